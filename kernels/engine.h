@@ -29,6 +29,11 @@
 
 namespace deeppcr {
 
+// The weights as they were read, those of a system with the transposed ones of its backward pass,
+// and workspaces.
+inline constexpr int64_t kUnplannedCopies = 5;
+inline constexpr int64_t kLeastUnplannedBytes = int64_t{512} << 20;
+
 struct EngineOptions {
   std::string backend = "auto";                // a name of BackendNames()
   int num_threads = 0;                         // threads that share a batch; 0: one per core
@@ -39,8 +44,9 @@ struct EngineOptions {
   int64_t max_workspace_bytes = int64_t{256} << 20;  // per thread; bounds how small C may be
   // Bytes that a model may keep for numbers of inference steps beside those of its config.json: the
   // weights as they were read, and packed systems with workspaces, one that is being made included.
-  // 0, or less than the weights take: requests choose among those of config.json.
-  int64_t max_unplanned_bytes = int64_t{512} << 20;
+  // 0, or less than the weights take: requests choose among those of config.json. -1: as many as
+  // kUnplannedCopies of the weights take, at least kLeastUnplannedBytes.
+  int64_t max_unplanned_bytes = -1;
   // Load models with their backward passes, which take the recurrent weights once more, and
   // workspaces of up to max_workspace_bytes per thread besides; models whose steps are a program
   // keep all weights for gradients by parameters.

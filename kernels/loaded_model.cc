@@ -29,6 +29,19 @@ int64_t PackedBytes(const Systems& systems) {
   return bytes;
 }
 
+// See EngineOptions::max_unplanned_bytes.
+int64_t UnplannedBytes(const Model& model, const EngineOptions& options) {
+  if (options.max_unplanned_bytes >= 0) return options.max_unplanned_bytes;
+  return std::max(kLeastUnplannedBytes, kUnplannedCopies * MemoryBytes(model));
+}
+
+// What a system made on demand is called in errors.
+std::string NameOf(const SystemKey& key) {
+  const std::string steps = StrCat(key.num_steps, " steps");
+  const bool varied = key.guided || key.known || key.first_step > 0;
+  return varied ? StrCat(steps, " with guidance, a beginning or known elements") : steps;
+}
+
 // Maker of systems that a load has made no plans for, and the systems that it made. Thread-safe.
 class UnplannedSystems {
  public:
@@ -39,7 +52,7 @@ class UnplannedSystems {
         backends_(backends),
         options_(*context.options),
         pool_(*context.pool),
-        cache_(options_.max_unplanned_bytes - MemoryBytes(model_)) {}
+        cache_(UnplannedBytes(model_, options_) - MemoryBytes(model_)) {}
 
   std::shared_ptr<const PreparedSystem> Find(const SystemKey& key) const {
     return cache_.Find(key);
@@ -60,8 +73,7 @@ class UnplannedSystems {
         SystemOf(model_, key, {.max_weights_bytes = options_.max_model_bytes, .token = token}));
     const auto system = PrepareOnOne(key, owned.spec, planned, others, token);
     const absl::Status status = system.ok() ? cache_.Add(*system) : system.status();
-    if (absl::IsResourceExhausted(status))
-      return WithContext(status, StrCat(key.num_steps, " steps"));
+    if (absl::IsResourceExhausted(status)) return WithContext(status, NameOf(key));
     DEEPPCR_RETURN_IF_ERROR(Watched(status, options_.device_failed));
     return system;
   }
@@ -86,6 +98,7 @@ class UnplannedSystems {
            .pool = pool_,
            .token = token,
            .count = std::ssize(planned),
+           .max_bytes = cache_.max_bytes(),
            .check_bytes = [&](int64_t bytes) { return cache_.CheckRoom(bytes); }},
           spec,
           {.max_bytes = cache_.max_bytes(), .token = token, .advice = "raise max_unplanned_bytes"},
@@ -205,7 +218,7 @@ class LoadedModelImpl final : public LoadedModel {
 bool MayAddSystems(const Model& model, const Systems& planned, const EngineOptions& options) {
   int64_t least = INT64_MAX;
   for (const auto& system : planned) least = std::min(least, system->packed_bytes());
-  return options.max_unplanned_bytes - MemoryBytes(model) > least;
+  return UnplannedBytes(model, options) - MemoryBytes(model) > least;
 }
 
 // Why a model whose steps are a program has no parameters; empty where it has.

@@ -66,18 +66,14 @@ class Preparation {
   absl::Status Pack(PackingLimits packing) {
     Say("packing weights");
     packing.backward = with_.options.gradients;
+    packing.max_workspace_bytes = with_.options.max_workspace_bytes / with_.count;
     DEEPPCR_ASSIGN_OR_RETURN(parts_.system, backend_.NewSystem(spec_, packing));
-    const int64_t workspace_bytes = with_.options.max_workspace_bytes / with_.count;
-    DEEPPCR_ASSIGN_OR_RETURN(const SpaceLimits limits,
-                             ChooseSpaceLimits(*parts_.system, shape_.num_steps, workspace_bytes));
-    BackwardLimits backward;
-    if (with_.options.gradients) {
-      DEEPPCR_ASSIGN_OR_RETURN(
-          backward, ChooseBackwardLimits(*parts_.system, shape_.num_steps, workspace_bytes));
-    }
-    if (with_.check_bytes) DEEPPCR_RETURN_IF_ERROR(with_.check_bytes(BytesOf(limits, backward)));
-    absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Create(
-        *parts_.system, shape_, limits, &with_.pool, with_.options.max_concurrent_runs);
+    DEEPPCR_ASSIGN_OR_RETURN(const Workspaces workspaces, ChooseWorkspaces());
+    const SpaceLimits& limits = workspaces.forward;
+    if (with_.check_bytes) DEEPPCR_RETURN_IF_ERROR(with_.check_bytes(BytesOf(workspaces)));
+    absl::StatusOr<std::unique_ptr<Runner>> runner =
+        Runner::Create(*parts_.system, shape_, limits, &with_.pool,
+                       with_.options.max_concurrent_runs, workspaces.lanes);
     // A library that is missing is for the operator to install, and not for another backend.
     if (absl::IsUnimplemented(runner.status()))
       return absl::FailedPreconditionError(runner.status().message());
@@ -87,7 +83,7 @@ class Preparation {
                       .iterative = limits.iterative,
                       .system = key_,
                       .backend = backend_.name()};
-    DEEPPCR_RETURN_IF_ERROR(PrepareBackward(backward));
+    DEEPPCR_RETURN_IF_ERROR(PrepareBackward(workspaces));
     Calibrate();
     if (Fired(with_.token)) return absl::CancelledError("stopped during calibration");
     return absl::OkStatus();
@@ -187,22 +183,59 @@ class Preparation {
   }
   void Warn(std::string_view text) const { Say(text, LoadNews::kProblem); }
 
+  // Limits of workspaces, and how many there are.
+  struct Workspaces {
+    SpaceLimits forward;
+    BackwardLimits backward;  // with gradients
+    int lanes = 1;
+  };
+
+  absl::StatusOr<Workspaces> WorkspacesOf(int64_t bytes) const {
+    Workspaces chosen;
+    DEEPPCR_ASSIGN_OR_RETURN(chosen.forward,
+                             ChooseSpaceLimits(*parts_.system, shape_.num_steps, bytes));
+    if (!with_.options.gradients) return chosen;
+    DEEPPCR_ASSIGN_OR_RETURN(chosen.backward,
+                             ChooseBackwardLimits(*parts_.system, shape_.num_steps, bytes));
+    return chosen;
+  }
+
+  // As many workspaces as fit into what the system may take. Where one is too large, a smaller one;
+  // the smallest where none fits.
+  absl::StatusOr<Workspaces> ChooseWorkspaces() const {
+    int64_t bytes = with_.options.max_workspace_bytes / with_.count;
+    DEEPPCR_ASSIGN_OR_RETURN(Workspaces chosen, WorkspacesOf(bytes));
+    while (BytesOf(chosen) > with_.max_bytes) {
+      bytes /= 2;
+      const absl::StatusOr<Workspaces> smaller = WorkspacesOf(bytes);
+      if (!smaller.ok()) break;
+      chosen = *smaller;
+    }
+    const int most =
+        Runner::NumLanes(parts_.system->grouping(), with_.pool, with_.options.max_concurrent_runs);
+    while (chosen.lanes < most) {
+      ++chosen.lanes;
+      if (BytesOf(chosen) <= with_.max_bytes) continue;
+      --chosen.lanes;
+      break;
+    }
+    return chosen;
+  }
+
   // Bytes of the system with its workspaces.
-  int64_t BytesOf(const SpaceLimits& limits, const BackwardLimits& backward) const {
-    const int runs = with_.options.max_concurrent_runs;
-    int64_t bytes = parts_.system->memory_bytes() +
-                    Runner::SpaceBytes(*parts_.system, limits, with_.pool, runs);
-    if (with_.options.gradients)
-      bytes += BackwardRunner::SpaceBytes(*parts_.system, backward, with_.pool, runs);
-    return bytes;
+  int64_t BytesOf(const Workspaces& workspaces) const {
+    int64_t lane = parts_.system->SpaceBytes(workspaces.forward);
+    if (with_.options.gradients) lane += parts_.system->BackwardSpaceBytes(workspaces.backward);
+    return parts_.system->memory_bytes() + workspaces.lanes * lane;
   }
 
   // A backend without a backward pass for the system serves it all the same.
-  absl::Status PrepareBackward(const BackwardLimits& limits) {
+  absl::Status PrepareBackward(const Workspaces& workspaces) {
     parts_.pool = &with_.pool;
     if (!with_.options.gradients) return absl::OkStatus();
-    absl::StatusOr<std::unique_ptr<BackwardRunner>> backward = BackwardRunner::Create(
-        *parts_.system, shape_, limits, &with_.pool, with_.options.max_concurrent_runs);
+    absl::StatusOr<std::unique_ptr<BackwardRunner>> backward =
+        BackwardRunner::Create(*parts_.system, shape_, workspaces.backward, &with_.pool,
+                               with_.options.max_concurrent_runs, workspaces.lanes);
     if (absl::IsUnimplemented(backward.status())) return absl::OkStatus();
     DEEPPCR_ASSIGN_OR_RETURN(parts_.backward, std::move(backward));
     const Model& model = with_.model;

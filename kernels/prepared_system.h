@@ -113,6 +113,8 @@ struct SystemPreparation {
   LoadProgress progress;               // may be empty
   const CancelToken* token = nullptr;  // may be null
   int64_t count = 1;                   // systems that share the limits of the options
+  // What the system may take in all: it has fewer and smaller workspaces for it.
+  int64_t max_bytes = INT64_MAX;
   // Errors if a system with its workspaces may not take so many bytes, before it takes them; may be
   // empty.
   std::function<absl::Status(int64_t bytes)> check_bytes;

@@ -34,7 +34,7 @@ absl::Status SystemCache::CheckRoomLocked(int64_t bytes) const {
   if (bytes > max_bytes_)
     return ResourceExhausted("expected at most ", max_bytes_,
                              " bytes, which are left of max_unplanned_bytes, got ", bytes,
-                             "; raise it, or name the number in the model's config.json");
+                             "; raise it");
   int64_t in_use = 0, bytes_in_use = 0;
   for (const auto& other : systems_) {
     if (Unused(other)) continue;
@@ -42,9 +42,9 @@ absl::Status SystemCache::CheckRoomLocked(int64_t bytes) const {
     bytes_in_use += other->memory_bytes();
   }
   if (in_use < kMaxSystems && bytes_in_use + bytes <= max_bytes_) return absl::OkStatus();
-  return ResourceExhausted("requests in progress use ", in_use, " other numbers of steps with ",
-                           bytes_in_use, " bytes; this one needs ", bytes, ", the limit is ",
-                           max_bytes_, ". Try again later");
+  return ResourceExhausted("requests in progress use ", in_use, " others with ", bytes_in_use,
+                           " bytes; this one needs ", bytes, ", the limit is ", max_bytes_,
+                           ". Try again later");
 }
 
 absl::Status SystemCache::Add(std::shared_ptr<const PreparedSystem> system) {

@@ -162,10 +162,11 @@ void AddModelFlags(std::vector<FlagSpec>& specs) {
       Integer("max_workspace_bytes", "bytes", kMiB, int64_t{1} << 40, &C::max_workspace_bytes,
               "Scratch memory of one thread; bounds how short a shooting interval may be."));
   specs.push_back(
-      Integer("max_unplanned_bytes", "bytes", 0, int64_t{1} << 40, &C::max_unplanned_bytes,
+      Integer("max_unplanned_bytes", "bytes", -1, int64_t{1} << 40, &C::max_unplanned_bytes,
               "Memory that a model may take for numbers of inference steps beside those of "
-              "config.json, made when first asked for. 0: requests choose among those of "
-              "config.json."));
+              "config.json, guidance, beginnings and known elements, made when first asked for. "
+              "0: requests choose among the numbers of config.json. -1: five times the weights, "
+              "at least 512 MiB."));
   specs.push_back(Switch("gradients", &C::gradients,
                          "Answer Gradient. Models take the weights of their recurrence once more, "
                          "and a second workspace of up to --max_workspace_bytes per thread."));

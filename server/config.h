@@ -42,7 +42,7 @@ struct ServerConfig {
   std::string plan = "prefer";  // measure, prefer, require
   int64_t max_model_bytes = int64_t{1} << 30;
   int64_t max_workspace_bytes = int64_t{256} << 20;
-  int64_t max_unplanned_bytes = int64_t{512} << 20;  // per model; see EngineOptions
+  int64_t max_unplanned_bytes = -1;                  // per model; see EngineOptions
   bool gradients = false;                            // load models with their backward passes
   int64_t max_trajectory_bytes = int64_t{64} << 20;  // kept for gradients; 0: none
   double trajectory_seconds = 60;

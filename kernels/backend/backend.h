@@ -217,6 +217,8 @@ struct PackingLimits {
   int64_t max_bytes = INT64_MAX;       // bytes of the system, as far as known beforehand
   const CancelToken* token = nullptr;  // may be null
   bool backward = false;               // pack what the backward pass takes, too
+  // Of a workspace in sequential mode, where one for fewer samples at a time is smaller.
+  int64_t max_workspace_bytes = INT64_MAX;
   // Set: packing goes on after an error that the rest does not depend on, and leaves here all that
   // it found; it fails all the same.
   Problems* all_problems = nullptr;

@@ -90,7 +90,7 @@ absl::StatusOr<EngineOptions> Translate(const deeppcr_engine_options& given) {
   DEEPPCR_RETURN_IF_ERROR(
       CheckRange("max_workspace_bytes", given.max_workspace_bytes, 1, kMostBytes));
   DEEPPCR_RETURN_IF_ERROR(
-      CheckRange("max_unplanned_bytes", given.max_unplanned_bytes, 0, kMostBytes));
+      CheckRange("max_unplanned_bytes", given.max_unplanned_bytes, -1, kMostBytes));
   if (given.backend != nullptr) options.backend = given.backend;
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
   options.num_threads = given.num_threads > 0 ? given.num_threads : std::max(1, cores);

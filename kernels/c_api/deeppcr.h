@@ -86,7 +86,8 @@ typedef struct deeppcr_engine_options {
   int32_t plan_mode;           /* a deeppcr_plan_mode */
   int64_t max_model_bytes;     /* limit on a weights file */
   int64_t max_workspace_bytes; /* per thread */
-  int64_t max_unplanned_bytes; /* per model, for numbers of inference steps without a plan */
+  int64_t max_unplanned_bytes; /* per model, for numbers of inference steps without a plan;
+                                  -1: five times the weights, at least 512 MiB */
   /* Receives the steps of a load in words, on the thread that loads; may be NULL, may not throw.
    * `is_problem` is 1 for a problem that the load goes on without solving. */
   void (*progress)(void* user, int is_problem, const char* text);

@@ -110,10 +110,11 @@ DiffusionSpec SpecOver(const Model& model, const StepTables& tables) {
   return spec;
 }
 
-absl::StatusOr<StepTables> ScheduledSteps(const Model& model, int64_t num_inference_steps) {
+absl::StatusOr<StepTables> ScheduledSteps(const Model& model, const SystemKey& key) {
   const ReverseProcessOptions options{
-      .num_inference_steps = num_inference_steps,
+      .num_inference_steps = key.num_steps,
       .eta = model.config.eta,
+      .first_step = key.first_step,
       .use_clipped_model_output = model.config.use_clipped_model_output,
       .diffusers_compatible = model.config.diffusers_compatible};
   DEEPPCR_ASSIGN_OR_RETURN(ReverseProcess process, BuildReverseProcess(model.scheduler, options));
@@ -123,12 +124,20 @@ absl::StatusOr<StepTables> ScheduledSteps(const Model& model, int64_t num_infere
                     .form = process.form};
 }
 
-// Tables without the time embedding.
-absl::StatusOr<StepTables> ReverseStepsOf(const Model& model, int64_t num_inference_steps,
+// The rows of the model's step table.
+absl::StatusOr<StepTables> RowsOf(StepTables table, int64_t first_step) {
+  if (first_step == 0) return table;
+  table.initial_scale = 1.0F;
+  DEEPPCR_RETURN_IF_ERROR(LeaveOut(first_step, &table.steps));
+  return table;
+}
+
+// Tables without the time embedding, of a key that CheckKey knows.
+absl::StatusOr<StepTables> ReverseStepsOf(const Model& model, const SystemKey& key,
                                           const CancelToken* token) {
   absl::StatusOr<StepTables> tables = model.diffusion.step_table.has_value()
-                                          ? *model.diffusion.step_table
-                                          : ScheduledSteps(model, num_inference_steps);
+                                          ? RowsOf(*model.diffusion.step_table, key.first_step)
+                                          : ScheduledSteps(model, key);
   if (tables.ok() && model.diffusion.program != nullptr)
     DEEPPCR_RETURN_IF_ERROR(CheckLookups(model, tables->steps, token));
   return tables;
@@ -163,9 +172,6 @@ absl::Status CheckKey(const Model& model, const SystemKey& key) {
   if (key.first_step < 0 || key.first_step >= key.num_steps)
     return InvalidArgument("first_step: expected an integer in [0, ", key.num_steps - 1, "], got ",
                            key.first_step);
-  if (key.first_step > 0 && model.diffusion.form.carries)
-    return InvalidArgument("first_step: expected 0, as the sampler remembers steps before, got ",
-                           key.first_step);
   if (!key.guided) return absl::OkStatus();
   const ModelConfig& config = model.config;
   if (config.num_classes == 0 && config.conditioning_dim == 0)
@@ -173,13 +179,6 @@ absl::Status CheckKey(const Model& model, const SystemKey& key) {
   if (config.num_classes > 0 && !config.null_class.has_value())
     return InvalidArgument("guidance_scale: the model's config.json has no null_class");
   return absl::OkStatus();
-}
-
-// The process from z_k on, which is given as it is.
-void LeaveOut(int64_t first_step, StepTables* tables) {
-  if (first_step == 0) return;
-  tables->steps.erase(tables->steps.begin(), tables->steps.begin() + first_step);
-  tables->initial_scale = 1.0F;
 }
 
 // The system whose step is varied as the key says.
@@ -253,7 +252,7 @@ absl::StatusOr<ParameterModel> DenoiserParametersOf(const Model& model) {
   }
   DEEPPCR_ASSIGN_OR_RETURN(
       made.step, program::ParameterProgramOfDenoiser(
-                     SpecOver(model, {}),
+                     SpecOver(model, {.form = model.diffusion.form}),
                      {.places = places,
                       .time_first = time_mlp.first,
                       .time_second = time_mlp.second,
@@ -311,8 +310,7 @@ absl::StatusOr<OwnedSystem> DiffusionSystemOf(const Model& model, const SystemKe
   DEEPPCR_RETURN_IF_ERROR(CheckKey(model, key));
   auto storage = std::make_shared<VariedStorage>();
   StepTables& tables = storage->tables;
-  DEEPPCR_ASSIGN_OR_RETURN(tables, ReverseStepsOf(model, key.num_steps, limits.token));
-  LeaveOut(key.first_step, &tables);
+  DEEPPCR_ASSIGN_OR_RETURN(tables, ReverseStepsOf(model, key, limits.token));
   if (model.config.denoiser_program) {
     const DiffusionProgramSpec spec = ProgramSpecOver(model, tables);
     return Varied(model, key, spec, std::move(storage));

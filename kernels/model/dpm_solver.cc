@@ -74,7 +74,8 @@ double SecondOrderOf(const SchedulerConfig& config, const FirstOrder& first, dou
 
 class Solver {
  public:
-  Solver(const SchedulerConfig& config, const SigmaSchedule& schedule) : config_(config) {
+  Solver(const SchedulerConfig& config, const SigmaSchedule& schedule, size_t first_step)
+      : config_(config), first_step_(first_step) {
     for (const double sigma : schedule.sigmas) levels_.push_back(LevelOf(config, sigma));
   }
 
@@ -109,15 +110,16 @@ class Solver {
   // The memory is kept as large as its part of z, so that a norm of both sees both.
   double UnitAt(const Level& level) const { return FindsDenoised(config_) ? level.alpha : level.s; }
 
-  // The first step knows of none before it.
+  // The step that a process begins with knows of none before it.
   bool IsFirstOrder(size_t i) const {
     const size_t n = levels_.size() - 1;
-    if (i == 0) return true;
+    if (i <= first_step_) return true;
     return i + 1 == n && (config_.euler_at_final || (config_.lower_order_final && n < kManySteps) ||
                           config_.final_sigmas_type == FinalSigmas::kZero);
   }
 
   const SchedulerConfig& config_;
+  const size_t first_step_;
   std::vector<Level> levels_;
 };
 
@@ -125,10 +127,10 @@ class Solver {
 
 absl::StatusOr<SamplerSteps> DpmSolverSteps(const SchedulerConfig& config,
                                             const std::vector<double>& alphas_cumprod,
-                                            int64_t num_inference_steps) {
+                                            int64_t num_inference_steps, int64_t first_step) {
   DEEPPCR_ASSIGN_OR_RETURN(const SigmaSchedule schedule,
                            VarianceExplodingSigmas(config, alphas_cumprod, num_inference_steps));
-  const Solver solver(config, schedule);
+  const Solver solver(config, schedule, static_cast<size_t>(first_step));
   SamplerSteps sampler;
   for (size_t i = 0; i < schedule.times.size(); ++i) sampler.steps.push_back(solver.Step(i));
   SetTimes(schedule.times, sampler.steps);

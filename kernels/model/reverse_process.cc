@@ -260,7 +260,7 @@ absl::StatusOr<SamplerSteps> StepsOf(const SchedulerConfig& config,
     case SchedulerClass::kEulerAncestral:
       return EulerSteps(config, alphas_cumprod, n);
     case SchedulerClass::kDpmSolverMultistep:
-      return DpmSolverSteps(config, alphas_cumprod, n);
+      return DpmSolverSteps(config, alphas_cumprod, n, options.first_step);
     case SchedulerClass::kLcm:
       return LcmSteps(config, alphas_cumprod, n);
     case SchedulerClass::kFlowMatchEuler:
@@ -333,6 +333,14 @@ absl::Status CheckSteps(std::span<const ReverseStep> steps, double initial_scale
                          initial_scale);
 }
 
+absl::Status LeaveOut(int64_t first_step, std::vector<ReverseStep>* steps) {
+  if (steps->at(static_cast<size_t>(first_step)).z_c != 0)
+    return InvalidArgument("first_step: expected a step that takes nothing of the one before, got ",
+                           first_step);
+  steps->erase(steps->begin(), steps->begin() + first_step);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ReverseProcess> BuildReverseProcess(const SchedulerConfig& config,
                                                    const ReverseProcessOptions& options) {
   DEEPPCR_RETURN_IF_ERROR(CheckOptions(config, options));
@@ -343,6 +351,9 @@ absl::StatusOr<ReverseProcess> BuildReverseProcess(const SchedulerConfig& config
   const std::string context =
       StrCat(NameOf(config.scheduler_class), " with ", options.num_inference_steps, " steps");
   DEEPPCR_RETURN_IF_ERROR(WithContext(CheckSteps(process.steps, process.initial_scale), context));
+  if (options.first_step == 0) return process;
+  process.initial_scale = 1.0;
+  DEEPPCR_RETURN_IF_ERROR(LeaveOut(options.first_step, &process.steps));
   return process;
 }
 

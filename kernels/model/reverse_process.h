@@ -61,6 +61,9 @@ namespace deeppcr {
 struct ReverseProcessOptions {
   int64_t num_inference_steps = 0;  // n, in [1, MostInferenceSteps]
   double eta = 0.0;                 // in [0, 1]; 0 for all but DDIM, which have no eta
+  // k in [0, n): the process begins at z_k, as with set_begin_index of diffusers' schedulers. The
+  // state is given as it is, and nothing is known of the steps that are left out.
+  int64_t first_step = 0;
 
   // DDIM: whether eps is computed again from the clipped x0; false for other classes.
   bool use_clipped_model_output = false;
@@ -75,7 +78,7 @@ struct ReverseProcessOptions {
 struct ReverseProcess {
   std::vector<double> betas;           // [T], in (0, 1]; of a class without betas empty
   std::vector<double> alphas_cumprod;  // [T], descending, in [0, 1]; or empty
-  std::vector<ReverseStep> steps;      // [n]
+  std::vector<ReverseStep> steps;      // [n - k]
   double clip_range = 0.0;             // above 0; infinity if samples are not clipped
   double initial_scale = 1.0;          // of the noise that z_0 is; finite as float32, above 0
   SamplerForm form;
@@ -91,11 +94,15 @@ SamplerForm FormOf(const SchedulerConfig& config);
 // Errors: kInvalidArgument naming step and column, or initial_scale. Thread-safe.
 absl::Status CheckSteps(std::span<const ReverseStep> steps, double initial_scale);
 
+// Leaves out the first k < n steps. Errors: kInvalidArgument where the next one takes a memory of
+// those before it, as every second one of HeunDiscrete. Thread-safe.
+absl::Status LeaveOut(int64_t first_step, std::vector<ReverseStep>* steps);
+
 // Builds the process of a `config` that ParseSchedulerConfig returned. Thread-safe.
 // Errors: kInvalidArgument naming the key or option, what was expected and what came: those of
-// timesteps.h and sigma_schedule.h; eta out of range; betas that cannot be rescaled; alphas_cumprod
-// of 0 or 1 where a step would divide by 0 (epsilon prediction at zero SNR, products that
-// underflow).
+// timesteps.h and sigma_schedule.h; eta out of range; those of LeaveOut; betas that cannot be
+// rescaled; alphas_cumprod of 0 or 1 where a step would divide by 0 (epsilon prediction at zero
+// SNR, products that underflow).
 absl::StatusOr<ReverseProcess> BuildReverseProcess(const SchedulerConfig& config,
                                                    const ReverseProcessOptions& options);
 

@@ -60,9 +60,10 @@ absl::StatusOr<SamplerSteps> EdmEulerSteps(const SchedulerConfig& config,
 // h / (lambda - lambda of the step before) times half the factor of d above (midpoint), or (heun)
 //   alpha' ((e^-h - 1) / h + 1), -s' ((e^h - 1) / h - 1),
 //   alpha' ((e^-2h - 1) / 2h + 1), -2 s' ((e^h - 1) / h - 1)  in the order above.
+// Step `first_step`, with which the process begins, and those before it are of order 1.
 absl::StatusOr<SamplerSteps> DpmSolverSteps(const SchedulerConfig& config,
                                             const std::vector<double>& alphas_cumprod,
-                                            int64_t num_inference_steps);
+                                            int64_t num_inference_steps, int64_t first_step);
 
 // LCM: with t = timestep_scaling * timestep, p = alphas_cumprod of the next timestep,
 //   d = t / sqrt(t^2 + 1/4) x0 + 1/4 / (t^2 + 1/4) z,  z' = sqrt(p) d + sqrt(1-p) noise, at last d.

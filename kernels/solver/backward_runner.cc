@@ -189,28 +189,21 @@ class BackwardRunner::Batch {
   absl::Status status_;  // guarded by mutex_, as the reports are
 };
 
-int64_t BackwardRunner::SpaceBytes(const System& system, const BackwardLimits& limits,
-                                   const ThreadPool& pool, int max_concurrent_runs) {
-  return Runner::NumLanes(system.grouping(), pool, max_concurrent_runs) *
-         system.BackwardSpaceBytes(limits);
-}
-
-absl::StatusOr<std::unique_ptr<BackwardRunner>> BackwardRunner::Create(const System& system,
-                                                                       const SystemShape& shape,
-                                                                       const BackwardLimits& limits,
-                                                                       ThreadPool* pool,
-                                                                       int max_concurrent_runs) {
+absl::StatusOr<std::unique_ptr<BackwardRunner>> BackwardRunner::Create(
+    const System& system, const SystemShape& shape, const BackwardLimits& limits, ThreadPool* pool,
+    int max_concurrent_runs, int max_lanes) {
   BackwardLimits of_runner = limits;
   of_runner.busy_rows = std::max<int64_t>(32, limits.columns) * pool->num_threads();
   std::unique_ptr<BackwardRunner> runner(
       new BackwardRunner(shape, of_runner, system.gives_state_cotangents(), pool));
-  const int num_lanes = Runner::NumLanes(system.grouping(), *pool, max_concurrent_runs);
+  const int num_lanes =
+      std::min(Runner::NumLanes(system.grouping(), *pool, max_concurrent_runs), max_lanes);
   for (int i = 0; i < num_lanes; ++i) {
     DEEPPCR_ASSIGN_OR_RETURN(std::unique_ptr<BackwardSpace> space, system.NewBackwardSpace(limits));
     runner->lanes_.Add(
         std::make_unique<Lane>(std::move(space), std::max(limits.samples, limits.scanned_samples)));
   }
-  runner->memory_bytes_ = SpaceBytes(system, limits, *pool, max_concurrent_runs);
+  runner->memory_bytes_ = num_lanes * system.BackwardSpaceBytes(limits);
   return runner;
 }
 

@@ -2,6 +2,7 @@
 #ifndef DEEPPCR_KERNELS_SOLVER_BACKWARD_RUNNER_H_
 #define DEEPPCR_KERNELS_SOLVER_BACKWARD_RUNNER_H_
 
+#include <climits>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -27,16 +28,11 @@ absl::StatusOr<BackwardLimits> ChooseBackwardLimits(const System& system, int64_
 // thread-safe for up to `max_concurrent_runs` callers; further callers wait.
 class BackwardRunner {
  public:
-  // `system`, packed with its backward pass, and `pool` must outlive the runner.
-  static absl::StatusOr<std::unique_ptr<BackwardRunner>> Create(const System& system,
-                                                                const SystemShape& shape,
-                                                                const BackwardLimits& limits,
-                                                                ThreadPool* pool,
-                                                                int max_concurrent_runs);
-
-  // Bytes of the workspaces that Create makes.
-  static int64_t SpaceBytes(const System& system, const BackwardLimits& limits,
-                            const ThreadPool& pool, int max_concurrent_runs);
+  // `system`, packed with its backward pass, and `pool` must outlive the runner. `max_lanes`: as of
+  // Runner.
+  static absl::StatusOr<std::unique_ptr<BackwardRunner>> Create(
+      const System& system, const SystemShape& shape, const BackwardLimits& limits,
+      ThreadPool* pool, int max_concurrent_runs, int max_lanes = INT_MAX);
 
   const BackwardLimits& limits() const { return limits_; }
   int64_t memory_bytes() const { return memory_bytes_; }

@@ -265,24 +265,19 @@ int Runner::NumLanes(const Grouping& grouping, const ThreadPool& pool, int max_c
   return max_concurrent_runs + std::min(pool.num_threads(), grouping.spaces) - 1;
 }
 
-int64_t Runner::SpaceBytes(const System& system, const SpaceLimits& limits, const ThreadPool& pool,
-                           int max_concurrent_runs) {
-  return NumLanes(system.grouping(), pool, max_concurrent_runs) * system.SpaceBytes(limits);
-}
-
 absl::StatusOr<std::unique_ptr<Runner>> Runner::Create(const System& system,
                                                        const SystemShape& shape,
                                                        const SpaceLimits& limits, ThreadPool* pool,
-                                                       int max_concurrent_runs) {
+                                                       int max_concurrent_runs, int max_lanes) {
   const Grouping grouping = system.grouping();
   std::unique_ptr<Runner> runner(new Runner(shape, limits, grouping, pool));
-  const int num_lanes = NumLanes(grouping, *pool, max_concurrent_runs);
+  const int num_lanes = std::min(NumLanes(grouping, *pool, max_concurrent_runs), max_lanes);
   const int32_t capacity = std::max(grouping.sequential, grouping.iterative);
   for (int i = 0; i < num_lanes; ++i) {
     DEEPPCR_ASSIGN_OR_RETURN(std::unique_ptr<SolveSpace> space, system.NewSpace(limits));
     runner->lanes_.Add(std::make_unique<Lane>(std::move(space), capacity));
   }
-  runner->memory_bytes_ = SpaceBytes(system, limits, *pool, max_concurrent_runs);
+  runner->memory_bytes_ = num_lanes * system.SpaceBytes(limits);
   return runner;
 }
 

@@ -2,6 +2,7 @@
 #ifndef DEEPPCR_KERNELS_SOLVER_RUNNER_H_
 #define DEEPPCR_KERNELS_SOLVER_RUNNER_H_
 
+#include <climits>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -24,17 +25,16 @@ namespace deeppcr {
 // is thread-safe for up to `max_concurrent_runs` callers; further callers wait.
 class Runner {
  public:
-  // `system` and `pool` must outlive the runner.
+  // `system` and `pool` must outlive the runner. With fewer spaces than its callers' threads use at
+  // a time, `max_lanes`, threads wait for one another.
   static absl::StatusOr<std::unique_ptr<Runner>> Create(const System& system,
                                                         const SystemShape& shape,
                                                         const SpaceLimits& limits, ThreadPool* pool,
-                                                        int max_concurrent_runs);
+                                                        int max_concurrent_runs,
+                                                        int max_lanes = INT_MAX);
 
   // Spaces that up to max_concurrent_runs callers with the threads of the pool use at a time.
   static int NumLanes(const Grouping& grouping, const ThreadPool& pool, int max_concurrent_runs);
-  // Bytes of the workspaces that Create makes.
-  static int64_t SpaceBytes(const System& system, const SpaceLimits& limits, const ThreadPool& pool,
-                            int max_concurrent_runs);
 
   const SystemShape& shape() const { return shape_; }
   const SpaceLimits& limits() const { return limits_; }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <initializer_list>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,7 @@ namespace deeppcr {
 namespace {
 
 constexpr double kMostScale = 1000;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Decodes a number in [low, high] that may be left out.
 absl::Status DecodeNumber(bool present, double value, const FieldName& field, double low,
@@ -84,10 +86,6 @@ absl::Status DecodeBeginning(const v1::GenerationInput& message, const ModelInfo
                              SolveInput* input) {
   const FieldNames& names = input->names;
   const ExpectedShape expected = {names.Tensor("initial_samples"), {info.sample_dim()}};
-  if (message.first_step() > 0 && info.memory_dim > 0)
-    return Mismatch(names.Setting("first_step"),
-                    "0, as the sampler remembers what the steps before have found",
-                    message.first_step());
   if (message.first_step() == 0) {
     if (!message.has_initial_samples()) return absl::OkStatus();
     return Mismatch(expected.field, "none without first_step", "a tensor");
@@ -135,14 +133,17 @@ absl::Status DecodeKnown(const v1::GenerationInput& message, const ModelInfo& in
   return absl::OkStatus();
 }
 
-absl::Status DecodeBound(const google::protobuf::RepeatedField<float>& bounds,
+// `excluded`: the infinity that no sample would be left beside.
+absl::Status DecodeBound(const google::protobuf::RepeatedField<float>& bounds, float excluded,
                          const FieldName& field, int64_t size, std::vector<float>* to) {
   if (bounds.empty()) return absl::OkStatus();
   if (bounds.size() != 1 && bounds.size() != size)
     return Mismatch(field, StrCat("1 or output_dim = ", size, " numbers"), bounds.size());
   to->assign(bounds.begin(), bounds.end());
-  for (const float bound : *to)
+  for (const float bound : *to) {
     if (std::isnan(bound)) return Mismatch(field, "numbers", "NaN");
+    if (bound == excluded) return Mismatch(field, "bounds between which numbers are", bound);
+  }
   to->resize(static_cast<size_t>(size), to->front());
   return absl::OkStatus();
 }
@@ -152,9 +153,10 @@ absl::Status DecodeBounds(const v1::GenerationInput& message, const ModelInfo& i
   GenerationControls& controls = input->controls;
   const FieldName lower = input->names.Setting("lower_bounds");
   DEEPPCR_RETURN_IF_ERROR(
-      DecodeBound(message.lower_bounds(), lower, info.output_dim, &controls.lower));
-  DEEPPCR_RETURN_IF_ERROR(DecodeBound(message.upper_bounds(), input->names.Setting("upper_bounds"),
-                                      info.output_dim, &controls.upper));
+      DecodeBound(message.lower_bounds(), kInfinity, lower, info.output_dim, &controls.lower));
+  DEEPPCR_RETURN_IF_ERROR(DecodeBound(message.upper_bounds(), -kInfinity,
+                                      input->names.Setting("upper_bounds"), info.output_dim,
+                                      &controls.upper));
   for (size_t i = 0; i < std::min(controls.lower.size(), controls.upper.size()); ++i) {
     if (controls.lower[i] <= controls.upper[i]) continue;
     return Mismatch(lower, "bounds at most those of upper_bounds",
@@ -262,15 +264,17 @@ absl::Status DecodeControls(const v1::GenerationInput& message, const ModelInfo&
   DEEPPCR_RETURN_IF_ERROR(DecodeBeginning(message, info, input));
   DEEPPCR_RETURN_IF_ERROR(DecodeKnown(message, info, input));
   DEEPPCR_RETURN_IF_ERROR(DecodeBounds(message, info, input));
-  const bool plain = input->system == SystemKey(input->system.num_steps);
-  if (!plain && info.max_inference_steps == 0)
-    return ResourceExhausted(input->names.settings,
-                             input->system.first_step > 0 ? "first_step"
-                             : input->system.guided       ? "guidance_scale"
-                                                          : "known_elements",
+  if (!input->system.plain() && info.max_inference_steps == 0)
+    return ResourceExhausted(input->names.settings, FieldOf(input->system),
                              ": the model's server has no memory for such systems; raise its "
                              "--max_unplanned_bytes");
   return CountMade(info, input);
+}
+
+std::string_view FieldOf(const SystemKey& key) {
+  if (key.first_step > 0) return "first_step";
+  if (key.guided) return "guidance_scale";
+  return key.known ? "known_elements" : "num_inference_steps";
 }
 
 absl::Status CheckNoBounds(const SolveInput& input) {

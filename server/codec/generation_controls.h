@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "deeppcr/v1/deeppcr.pb.h"
@@ -23,6 +24,10 @@ absl::StatusOr<TensorInput> DecodeRowsOrOne(const v1::Tensor& tensor, const Expe
 // counts the memory that CompleteGeneration takes. Errors: kInvalidArgument naming the field.
 absl::Status DecodeControls(const v1::GenerationInput& message, const ModelInfo& info,
                             SolveInput* input);
+
+// The field of a request, by its name without a prefix, that wants another system than the planned
+// ones.
+std::string_view FieldOf(const SystemKey& key);
 
 // Refuses bounds where the answer is no sample.
 absl::Status CheckNoBounds(const SolveInput& input);

@@ -321,14 +321,14 @@ absl::StatusOr<CompareInput> DecodeCompare(const v1::CompareRequest& request, co
   return input;
 }
 
-absl::Status AboutSteps(const FieldNames& names, const absl::Status& status) {
+absl::Status AboutSteps(const FieldNames& names, const SystemKey& wanted,
+                        const absl::Status& status) {
   if (!absl::IsInvalidArgument(status) && !absl::IsResourceExhausted(status)) return status;
   const std::string_view message = ToStd(status.message());
   for (const std::string_view field : {"num_inference_steps: ", "first_step: ", "guidance_scale: "})
     if (message.starts_with(field))
       return absl::Status(status.code(), names.Setting(message).Text());
-  return absl::Status(status.code(),
-                      StrCat(names.Setting("num_inference_steps: ").Text(), message));
+  return absl::Status(status.code(), StrCat(names.Setting(FieldOf(wanted)).Text(), ": ", message));
 }
 
 absl::Status CheckFinite(const SolveInput& input) {

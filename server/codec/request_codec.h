@@ -49,8 +49,10 @@ absl::StatusOr<SolveInput> DecodeGradientSolve(const v1::GradientRequest& reques
 absl::StatusOr<CompareInput> DecodeCompare(const v1::CompareRequest& request, const ModelInfo& info,
                                            int64_t max_message_bytes);
 
-// The status of LoadedModel::Prepare about a request whose names of fields are these.
-absl::Status AboutSteps(const FieldNames& names, const absl::Status& status);
+// The status of LoadedModel::Prepare about a request that wanted this system, whose names of fields
+// are these.
+absl::Status AboutSteps(const FieldNames& names, const SystemKey& wanted,
+                        const absl::Status& status);
 
 // Checks every tensor of the input.
 absl::Status CheckFinite(const SolveInput& input);

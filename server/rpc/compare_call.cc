@@ -43,7 +43,8 @@ absl::Status CompareCall::Admit() {
 }
 
 void CompareCall::Ready(SystemPreparer::Made made) {
-  if (!made.ok()) return End(AboutSteps(input_.request.names, made.status()));
+  if (!made.ok())
+    return End(AboutSteps(input_.request.names, input_.request.system, made.status()));
   system_ = *std::move(made);
   if (absl::Status status = Post(); !status.ok()) End(status);
 }

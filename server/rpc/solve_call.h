@@ -127,7 +127,7 @@ class SolveCall final : public Call,
 
   // Goes on with the system that the call waited for.
   void Ready(SystemPreparer::Made made) override {
-    if (!made.ok()) return End(AboutSteps(input_.names, made.status()));
+    if (!made.ok()) return End(AboutSteps(input_.names, input_.system, made.status()));
     system = *std::move(made);
     if (absl::Status status = Submit(); !status.ok()) End(status);
   }

@@ -29,8 +29,14 @@ bool IsHandle(std::string_view text) {
          });
 }
 
-bool Same(const std::weak_ptr<ServedModel>& a, const std::shared_ptr<ServedModel>& b) {
+template <class Pointer>
+bool Same(const std::weak_ptr<ServedModel>& a, const Pointer& b) {
   return !a.owner_before(b) && !b.owner_before(a);
+}
+
+template <class Models>
+bool Holds(const Models& models, const std::weak_ptr<ServedModel>& wanted) {
+  return std::ranges::any_of(models, [&](const auto& model) { return Same(wanted, model); });
 }
 
 }  // namespace
@@ -70,6 +76,11 @@ absl::StatusOr<std::string> TrajectoryStore::Keep(KeptTrajectory trajectory) {
   Entries dropped;  // freed without the lock
   {
     const std::lock_guard lock(mutex_);
+    // Nobody can find what it is of any more.
+    if (Holds(gone_, entry.trajectory->served)) {
+      metrics_.CountTrajectoryDrop(TrajectoryDrop::kUnloaded);
+      return handle;
+    }
     while (bytes_ > options_.max_bytes - bytes)
       Take(entries_.begin(), TrajectoryDrop::kNoRoom, &dropped);
     entries_.push_back(std::move(entry));
@@ -116,12 +127,13 @@ absl::StatusOr<std::shared_ptr<const KeptTrajectory>> TrajectoryStore::Find(
 void TrajectoryStore::KeepOnly(std::span<const std::shared_ptr<ServedModel>> served) {
   Entries dropped;
   const std::lock_guard lock(mutex_);
+  for (const auto& before : served_)
+    if (!Holds(served, before)) gone_.push_back(before);
+  std::erase_if(gone_, [](const auto& model) { return model.expired(); });
+  served_.assign(served.begin(), served.end());
   for (auto entry = entries_.begin(); entry != entries_.end();) {
     const auto next = std::next(entry);
-    if (std::ranges::none_of(served, [&](const std::shared_ptr<ServedModel>& model) {
-          return model != nullptr && Same(entry->trajectory->served, model);
-        }))
-      Take(entry, TrajectoryDrop::kUnloaded, &dropped);
+    if (!Holds(served, entry->trajectory->served)) Take(entry, TrajectoryDrop::kUnloaded, &dropped);
     entry = next;
   }
   metrics_.SetTrajectories(std::ssize(by_digest_), bytes_);

@@ -57,8 +57,9 @@ class TrajectoryStore {
   static constexpr int64_t kEntryBytes = 1024;
   static constexpr size_t kHandleDigits = 32;  // hexadecimal, of 128 random bits
 
-  // Keeps a trajectory and returns its handle. Errors: kResourceExhausted if it is larger than
-  // max_bytes; kInternal if the system has no random numbers.
+  // Keeps a trajectory and returns its handle, of nothing where the model is gone already. Errors:
+  // kResourceExhausted if it is larger than max_bytes; kInternal if the system has no random
+  // numbers.
   absl::StatusOr<std::string> Keep(KeptTrajectory trajectory);
 
   // The trajectory with this handle, if this owner's, for a request to this model. Errors, without
@@ -68,7 +69,8 @@ class TrajectoryStore {
       std::string_view handle, const std::shared_ptr<ServedModel>& model,
       std::string_view owner) const;
 
-  // Drops the trajectories of all models but these.
+  // Drops the trajectories of all models but these, and those of solves that still run on a model
+  // of an earlier call as they come.
   void KeepOnly(std::span<const std::shared_ptr<ServedModel>> served);
 
  private:
@@ -94,6 +96,7 @@ class TrajectoryStore {
   // By the SHA-256 of the handle: how long a comparison takes tells nothing about a handle.
   std::map<std::string, Entries::iterator, std::less<>> by_digest_;
   int64_t bytes_ = 0;
+  std::vector<std::weak_ptr<ServedModel>> served_, gone_;  // gone_: of these, with solves at most
   bool stopping_ = false;
   std::thread sweeper_;
 };

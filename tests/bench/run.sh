@@ -12,6 +12,8 @@
 #
 #        tests/bench/run.sh --gradients [--name NAME] [--build_dir DIR] [--skip_build] [--rounds N]
 #                           [--seconds S] [--core N] [--blas FOLDER]... [--no_torch]
+#        tests/bench/run.sh --guidance [--name NAME] [--build_dir DIR] [--skip_build] [--rounds N]
+#                           [--core N]
 #
 # Measures the CPU: the ladder of solvers (networks and diffusion models) against PyTorch on the
 # same core, the sweep over depths and widths, and the service, by both of its protocols, against an
@@ -42,6 +44,8 @@
 # With --gradients it measures the way back through a ResNet of 1024 layers and a diffusion process of
 # 1000 steps, and training steps, against autograd of PyTorch in eager mode, in turns on one core; and
 # writes tests/bench/results/cpu/gradients.json. That takes some minutes.
+# With --guidance it measures what classifier-free guidance costs at the sizes of MAR's heads, and
+# writes tests/bench/results/cpu/guidance.json. That takes a few minutes.
 # For all:
 #   --build_dir DIR   default: build/bench
 #   --skip_build      measure the programs that are there
@@ -73,6 +77,7 @@ stages=false
 peers=false
 models=false
 gradients=false
+guidance=false
 arguments=()
 peers_arguments=()
 models_arguments=()
@@ -88,6 +93,7 @@ while [ $# -gt 0 ]; do
     --peers) peers=true ;;
     --models) models=true ;;
     --gradients) gradients=true ;;
+    --guidance) guidance=true ;;
     --seconds | --core)
       arguments+=("$1" "$(flag_value "$@")")
       peers_arguments+=("$1" "$2")
@@ -148,6 +154,11 @@ if $gradients; then
   programs=(--target gradient_bench)
   measure=measure_gradients.py
   name="${name:-gradients}"
+fi
+if $guidance; then
+  programs=(--target deeppcr-server --target deeppcr)
+  measure=measure_guidance.py
+  name="${name:-guidance}"
 fi
 if ! $skip_build; then
   deploy/install.sh bench

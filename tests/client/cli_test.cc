@@ -263,6 +263,12 @@ TEST_F(CliTest, CompareRefusesWhatTheModelDoesNotTake) {
   EXPECT_EQ(RunAtServer("compare --model fake --class 1").err,
             "deeppcr: model: --steps, --class and --conditioning are for diffusion models, and "
             "this is none\n");
+  for (const char* const flag : {"--guidance_scale 2", "--temperature 0.5", "--known 0=1",
+                                 "--first_step 1", "--initial_noise_clip 3"})
+    EXPECT_EQ(RunAtServer(std::string("compare --model fake ") + flag).err,
+              "deeppcr: model: guidance, noise, known elements and first steps are for diffusion "
+              "models only\n")
+        << flag;
   EXPECT_THAT(RunAtServer("compare --model draw --steps 3 --class 1").err,
               HasSubstr("steps: expected a number that the model was loaded for (4, 2), got 3"));
 }

@@ -119,6 +119,13 @@ TEST_F(GradCliTest, TakesADiffusionModelBack) {
   EXPECT_THAT(requests[1].generation().initial_noise().shape(), ElementsAre(1, kDrawWidth));
 }
 
+TEST_F(GradCliTest, RefusesAProcessWhereThereIsNone) {
+  const std::string rows =
+      "fake --in " + WriteRows("x.npy", {2, 3}) + " --cotangent " + WriteRows("v.npy", {2, 2});
+  for (const char* const flag : {" --guidance_scale 2", " --noise_clip 3", " --known 0=1"})
+    ExpectRefusal(rows + flag, "guidance, noise, known elements and first steps are for diffusion");
+}
+
 TEST_F(GradCliTest, GoesAlongGivenStates) {
   const Outcome outcome = RunAtServer("grad fake --in " + WriteRows("x.npy", {2, 3}) +
                                       " --cotangent " + WriteRows("v.npy", {2, 2}) + " --states " +

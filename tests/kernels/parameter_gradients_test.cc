@@ -44,6 +44,7 @@ struct Case {
   std::string config;     // config.json
   int64_t num_steps = 0;  // of a diffusion model
   double clip_range = 0;  // 0: none
+  std::string scheduler;  // keys of one without a clip of its own; empty: DDPM
   size_t parameters = 0;  // that have a gradient
 };
 
@@ -56,6 +57,11 @@ std::string Export(int64_t state, const std::string& condition) {
          R"( "max_batch_size": 8, "state_dim": )" +
          std::to_string(state) + R"(, "output_dim": )" + std::to_string(state) + condition + "}";
 }
+
+constexpr const char* kPlainAdaLn =
+    R"({"model_type": "diffusion", "denoiser": "adaln_mlp", "state_dim": 3, "output_dim": 3,)"
+    R"( "hidden_dim": 8, "num_blocks": 2, "activation": "silu", "time_embedding_dim": 6,)"
+    R"( "num_inference_steps": [7], "max_batch_size": 8})";
 
 std::vector<Case> Cases() {
   const std::string demo = "deploy/models/repository/", stack = "tests/data/stack/";
@@ -81,6 +87,23 @@ std::vector<Case> Cases() {
        .num_steps = 21,
        .clip_range = 3,
        .parameters = 32},
+      {.name = "named_multistep",
+       .config = kPlainAdaLn,
+       .num_steps = 9,
+       .scheduler = R"("_class_name": "DPMSolverMultistepScheduler")",
+       .parameters = 26},
+      {.name = "named_heun_clipped",
+       .config = kPlainAdaLn,
+       .num_steps = 9,
+       .clip_range = 3,
+       .scheduler = R"("_class_name": "HeunDiscreteScheduler", "clip_sample": true)",
+       .parameters = 26},
+      {.name = "export_multistep",
+       .onnx = "diffusion_ql",
+       .config = Export(3, R"(, "conditioning_dim": 5)"),
+       .num_steps = 9,
+       .scheduler = R"("_class_name": "DPMSolverMultistepScheduler", "solver_type": "heun")",
+       .parameters = 12},
       {.name = "export_diffusion_ql",
        .onnx = "diffusion_ql",
        .config = Export(3, R"(, "conditioning_dim": 5)"),
@@ -142,12 +165,13 @@ void Write(const Case& of, const std::string& directory) {
   };
   write("config.json", of.config);
   write("scheduler_config.json",
-        std::string(R"({"_class_name": "DDPMScheduler", "num_train_timesteps": 100,)"
-                    R"( "beta_schedule": "linear", "prediction_type": "epsilon",)"
-                    R"( "clip_sample": )") +
-            (of.clip_range > 0 ? "true, \"clip_sample_range\": " + std::to_string(of.clip_range)
-                               : "false") +
-            "}");
+        "{" +
+            (of.scheduler.empty() ? R"("_class_name": "DDPMScheduler", "clip_sample": )" +
+                                        std::string(of.clip_range > 0 ? "true" : "false")
+                                  : of.scheduler) +
+            (of.clip_range > 0 ? ", \"clip_sample_range\": " + std::to_string(of.clip_range) : "") +
+            R"(, "num_train_timesteps": 100, "beta_schedule": "linear",)"
+            R"( "prediction_type": "epsilon"})");
   if (!of.onnx.empty()) {
     std::filesystem::copy_file(Source("tests/data/program/" + of.onnx + ".onnx"),
                                directory + "/denoiser.onnx");
@@ -183,7 +207,7 @@ class ParameterGradientsTest : public ::testing::TestWithParam<Case> {
       for (float& x : to) x = normal(random);
     };
     draw(inputs_, kSamples * shape.input_dim);
-    draw(noise_, shape.draws_noise ? kSamples * shape.state_dim : 0);
+    draw(noise_, GetParam().num_steps > 0 ? kSamples * shape.sample_dim() : 0);
     draw(cotangents_, kSamples * shape.output_dim);
     for (int32_t i = 0; i < kSamples && shape.num_classes > 0; ++i)
       labels_.push_back(static_cast<int32_t>((i + 1) % shape.num_classes));

@@ -188,12 +188,55 @@ TEST_F(UnplannedSystemsTest, TheLeastRecentlyUsedGoesFirst) {
   EXPECT_LT(model->memory_bytes(), before + 3 * (with_one - before));
 }
 
+// Where the workspaces of all that may run at a time find no room, fewer do.
+TEST_F(UnplannedSystemsTest, WorkspacesGiveWay) {
+  constexpr int64_t kMany = 700;
+  const SolveOptions sequential{.solver = "sequential"};
+  const auto load = [this](int64_t max_unplanned_bytes) {
+    return Loaded(model_.path(), {.max_concurrent_runs = 5,
+                                  .plan_cache_dir = plans_.path(),
+                                  .max_unplanned_bytes = max_unplanned_bytes});
+  };
+  const Loaded wide = load(int64_t{1} << 40);
+  const int64_t before = wide->memory_bytes();
+  const int64_t weights = before - load(0)->memory_bytes();
+  const std::vector<float> want = Ask(**wide->Prepare(kMany, nullptr), sequential).outputs;
+  const int64_t bytes = wide->memory_bytes() - before;
+  int fitted = 0, refused = 0;
+  for (int64_t share = 95; share > 0; share -= 5) {
+    const int64_t room = bytes * share / 100;
+    const Loaded model = load(weights + room);
+    const auto made = model->Prepare(kMany, nullptr);
+    if (!made.ok()) {
+      EXPECT_EQ(made.status().code(), absl::StatusCode::kResourceExhausted) << made.status();
+      ++refused;
+      continue;
+    }
+    EXPECT_EQ(refused, 0) << "less room, and yet it fits";
+    EXPECT_LE(model->memory_bytes() - before, room);
+    // Threads that find no workspace wait for one.
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i)
+      threads.emplace_back([&] { EXPECT_EQ(Ask(**made, sequential).outputs, want); });
+    for (std::thread& thread : threads) thread.join();
+    ++fitted;
+  }
+  std::printf("%d of 19 shares of %lld bytes fitted\n", fitted, static_cast<long long>(bytes));
+  EXPECT_GT(fitted, 3);
+  EXPECT_GT(refused, 0);
+}
+
+TEST_F(UnplannedSystemsTest, ByDefaultTheRoomGrowsWithTheWeights) {
+  EXPECT_TRUE(Load(-1)->Prepare(9, nullptr).ok());
+  EXPECT_EQ(Load(-1)->info().max_inference_steps, kTrained);
+}
+
 TEST_F(UnplannedSystemsTest, OnesInUseStayAndBoundWhatElseIsMade) {
   const Loaded model = LoadWithRoomFor(2);
   SystemPtr nine = *model->Prepare(9, nullptr);
   const SystemPtr ten = *model->Prepare(10, nullptr);
   ExpectError(model->Prepare(11, nullptr), absl::StatusCode::kResourceExhausted,
-              "11 steps: requests in progress use 2 other numbers of steps with ");
+              "11 steps: requests in progress use 2 others with ");
   EXPECT_EQ(model->Find(9), nine);
   EXPECT_EQ(*model->Prepare(10, nullptr), ten);
   nine.reset();

@@ -26,6 +26,7 @@ struct Sampler {
   const char* scheduler;
   bool learned_variance = false;
   int64_t memory_dim = 0;
+  int64_t num_steps = kSteps;
 };
 constexpr Sampler kDdpm = {R"({"_class_name": "DDPMScheduler"})"};
 constexpr Sampler kLearned = {
@@ -33,6 +34,9 @@ constexpr Sampler kLearned = {
 constexpr Sampler kMultistep = {
     R"({"_class_name": "DPMSolverMultistepScheduler", "algorithm_type": "sde-dpmsolver++"})", false,
     kDim};
+
+constexpr int64_t kHeunSteps = 2 * kSteps - 1;
+constexpr Sampler kHeun = {R"({"_class_name": "HeunDiscreteScheduler"})", false, kDim, kHeunSteps};
 
 void WriteConditional(const std::string& directory, Condition condition, bool with_null,
                       const Sampler& sampler = kDdpm) {
@@ -43,7 +47,7 @@ void WriteConditional(const std::string& directory, Condition condition, bool wi
   config.hidden_dim = 16;
   config.num_blocks = 2;
   config.time_embedding_dim = 8;
-  config.num_inference_steps = {kSteps};
+  config.num_inference_steps = {sampler.num_steps};
   if (condition == Condition::kClass) config.num_classes = kClasses;
   if (condition == Condition::kVector) config.conditioning_dim = kConditionDim;
   nlohmann::json json = {{"model_type", "diffusion"},
@@ -54,7 +58,7 @@ void WriteConditional(const std::string& directory, Condition condition, bool wi
                          {"num_blocks", config.num_blocks},
                          {"activation", "silu"},
                          {"time_embedding_dim", config.time_embedding_dim},
-                         {"num_inference_steps", kSteps},
+                         {"num_inference_steps", sampler.num_steps},
                          {"num_classes", config.num_classes},
                          {"conditioning_dim", config.conditioning_dim},
                          {"max_batch_size", 4}};
@@ -161,7 +165,6 @@ TEST_P(VariedSystemsTest, EverySolverAgreesWithTheReference) {
     if (guided && !conditional) continue;
     for (const bool known : {false, true}) {
       for (const int64_t first : {0, 7}) {
-        if (first > 0 && sampler().memory_dim > 0) continue;
         SystemKey key = guided ? Guided() : SystemKey(kSteps);
         key.known = known;
         key.first_step = first;
@@ -190,7 +193,13 @@ TEST_P(VariedSystemsTest, EverySolverAgreesWithTheReference) {
           EXPECT_LE(Difference(got.states, want.states), kRtol) << solver;
           for (const SampleReport& report : got.reports) {
             EXPECT_TRUE(report.converged) << solver << " " << ToString(report.termination);
-            EXPECT_FALSE(report.fallback && (solver == "newton" || solver == "picard")) << solver;
+            // Standard normal noise is no usual z_7 of the multistep: from one of these on,
+            // rounding grows to more than can be certified.
+            const bool too_rough = first > 0 && sampler().memory_dim > 0 &&
+                                   report.attempt.termination == Termination::kPrecisionLimited;
+            EXPECT_FALSE(report.fallback && (solver == "newton" || solver == "picard") &&
+                         !too_rough)
+                << solver;
           }
           for (int64_t l = 1; l <= steps && known; ++l) {
             EXPECT_EQ(got.states[l * state_dim], 0.5F) << solver << ", step " << l;
@@ -333,11 +342,11 @@ TEST(VariedSystemsRefusalsTest, NameTheField) {
                 "first_step: expected an integer in [0, 23], got ");
   }
   const TemporaryDirectory directory;
-  WriteConditional(directory.path(), Condition::kNone, false, kMultistep);
-  SystemKey late(kSteps);
-  late.first_step = 1;
-  ExpectError(Loaded(directory.path(), "cpu")->Prepare(late, nullptr), invalid,
-              "first_step: expected 0, as the sampler remembers steps before, got 1");
+  WriteConditional(directory.path(), Condition::kNone, false, kHeun);
+  SystemKey between(kHeunSteps);
+  between.first_step = 3;
+  ExpectError(Loaded(directory.path(), "cpu")->Prepare(between, nullptr), invalid,
+              "first_step: expected a step that takes nothing of the one before, got 3");
 }
 
 // The process that begins at z_k has the states that the whole one has from there on, given the
@@ -372,6 +381,46 @@ TEST(VariedSystemsBeginningTest, ContinuesTheWholeProcess) {
       **rest, {.num_samples = kSamples, .seed = 7, .initial_noise = begin, .step_noise = left},
       "sequential", kLeft);
   EXPECT_EQ(continued.outputs, whole.outputs);
+}
+
+// Where nothing of the memory is taken, the process goes on as the whole one does; elsewhere the
+// step of order 1 that it begins with is another one.
+TEST(VariedSystemsBeginningTest, ASamplerThatRemembersBeginsWithoutAMemory) {
+  for (const Sampler& sampler : {kHeun, kMultistep}) {
+    const TemporaryDirectory directory;
+    WriteConditional(directory.path(), Condition::kNone, false, sampler);
+    const Loaded cpu(directory.path(), "cpu");
+    const int64_t steps = sampler.num_steps, first = 10, left = steps - first, width = 2 * kDim;
+    const std::vector<float> noise(kSamples * steps * kDim, 0.25F);
+    const SampleInputs samples{.num_samples = kSamples, .seed = 7, .step_noise = noise};
+    const Answer whole = Solve(*cpu->Find(), samples, "sequential", steps, width);
+    std::vector<float> begin;
+    for (int64_t i = 0; i < kSamples; ++i) {
+      const auto* state = whole.states.data() + (i * (steps + 1) + first) * width;
+      begin.insert(begin.end(), state, state + kDim);
+    }
+    SystemKey key(steps);
+    key.first_step = first;
+    const auto rest = cpu->Prepare(key, nullptr);
+    ASSERT_TRUE(rest.ok()) << rest.status();
+    const SampleInputs later{.num_samples = kSamples,
+                             .seed = 7,
+                             .initial_noise = begin,
+                             .step_noise = std::span(noise).first(kSamples * left * kDim)};
+    const Answer continued = Solve(**rest, later, "sequential", left, width);
+    for (int64_t k = kDim; k < width; ++k) EXPECT_EQ(continued.states[k], 0);
+    if (sampler.num_steps == kHeunSteps) {
+      EXPECT_EQ(continued.outputs, whole.outputs);
+    } else {
+      EXPECT_GT(Difference(continued.outputs, whole.outputs), 1e-5);
+      EXPECT_LE(Difference(continued.outputs, whole.outputs), 0.1);
+    }
+    for (const char* const solver : {"newton", "picard"}) {
+      const Answer solved = Solve(**rest, later, solver, left, width);
+      EXPECT_LE(Difference(solved.states, continued.states), kRtol) << solver;
+      for (const SampleReport& report : solved.reports) EXPECT_TRUE(report.converged) << solver;
+    }
+  }
 }
 
 }  // namespace

@@ -141,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"Streams", "--max_concurrent_streams=0", "--max_concurrent_streams: expected"},
         RefusedCase{"ModelBytes", "--max_model_bytes=x", "--max_model_bytes: expected"},
         RefusedCase{"WorkspaceBytes", "--max_workspace_bytes=0", "--max_workspace_bytes: expected"},
-        RefusedCase{"UnplannedBytes", "--max_unplanned_bytes=-1",
+        RefusedCase{"UnplannedBytes", "--max_unplanned_bytes=-2",
                     "--max_unplanned_bytes: expected bytes"},
         RefusedCase{"Gradients", "--gradients=on", "--gradients: expected true or false"},
         RefusedCase{"TrajectoryBytes", "--max_trajectory_bytes=-1",

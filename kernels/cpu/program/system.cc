@@ -156,7 +156,8 @@ int64_t NetworkFloats(const DiffusionSpec& spec) {
 }
 
 // How steps and passes are shared and samples grouped.
-std::unique_ptr<PackedSystem> Planned(std::unique_ptr<PackedProgramSystem> packed) {
+std::unique_ptr<PackedSystem> Planned(std::unique_ptr<PackedProgramSystem> packed,
+                                      const PackingLimits& limits) {
   const int64_t largest = LargestProduct(packed->program.state);
   packed->shares_steps = largest >= kSharedProduct;
   packed->shares_passes = largest * kTangentTile >= kSharedProduct;
@@ -164,6 +165,9 @@ std::unique_ptr<PackedSystem> Planned(std::unique_ptr<PackedProgramSystem> packe
   const int64_t wanted =
       std::clamp<int64_t>(kMaxGroupBytes / bytes, kSequentialGroup, kDiffusionGroup);
   packed->group = static_cast<int32_t>(std::clamp<int64_t>(kMostConditionBytes / bytes, 1, wanted));
+  // An eighth is for what else a workspace has.
+  while (packed->group > 1 && packed->RecurrenceBytes() > limits.max_workspace_bytes / 8 * 7)
+    --packed->group;
   return packed;
 }
 
@@ -192,7 +196,7 @@ absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const DiffusionP
   }
   DEEPPCR_RETURN_IF_ERROR(FillClasses(max_class_bytes, limits, packed.get()));
   DEEPPCR_RETURN_IF_ERROR(PackTapes(*spec.program, limits, packed.get()));
-  return Planned(std::move(packed));
+  return Planned(std::move(packed), limits);
 }
 
 absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const DiffusionSpec& spec,
@@ -218,7 +222,7 @@ absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const StackProgr
     DEEPPCR_ASSIGN_OR_RETURN(PackedDense decode, PackDense(spec.decode, set.kernels));
     packed->decoder.push_back(std::move(decode));
   }
-  return Planned(std::move(packed));
+  return Planned(std::move(packed), limits);
 }
 
 }  // namespace deeppcr::cpu

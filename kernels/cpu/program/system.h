@@ -22,7 +22,7 @@ inline constexpr int64_t kMaxClassBytes = int64_t{64} << 20;
 // which reads its weights from memory is bound by its products (measured: layers of 128 and 1024
 // gain nothing beyond, with AVX2 and AVX-512 on Zen 4). Fewer, but no fewer than kSequentialGroup,
 // where what is kept for so many takes more than kMaxGroupBytes; and fewer than those, down to one,
-// where that takes more than kMostConditionBytes (packed_program.h).
+// where that takes more than kMostConditionBytes (packed_program.h) or a workspace may have.
 inline constexpr int64_t kDiffusionGroup = 24;
 inline constexpr int64_t kMaxGroupBytes = int64_t{64} << 20;
 

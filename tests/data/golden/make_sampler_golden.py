@@ -21,6 +21,8 @@ draws one. `cases` is an array:
   name                  [a-z0-9_]+
   config                scheduler_config.json as the scheduler itself saves it
   num_inference_steps   evaluations of the network: n, with HeunDiscrete 2 n - 1
+  first_step            if there: evaluations that are left out; `noise` is what the network then
+                        sees first, and what is listed below is counted from there on
   at                    steps whose network inputs are kept: all, or about ten of many
   times                 [at] the time that the network sees, in float64
   diffusers, float64    `inputs` [at, D], what the network sees, and `sample` [D], the result
@@ -63,22 +65,25 @@ class NoiseRows:
         return torch.from_numpy(self.rows[self.step])[None].to(dtype or torch.float64)
 
 
-def run_diffusers(scheduler, steps, noise, step_noise):
+def run_diffusers(scheduler, steps, noise, step_noise, first):
     rows = NoiseRows(step_noise)
     for module in (scheduling_ddpm, scheduling_dpmsolver_multistep,
                    scheduling_euler_ancestral_discrete, scheduling_lcm):
         module.randn_tensor = rows
     scheduler.set_timesteps(steps)
     if hasattr(scheduler, "set_begin_index"):
-        scheduler.set_begin_index(0)
-    sigma = float(getattr(scheduler, "init_noise_sigma", 1.0))
-    sample = torch.from_numpy(noise)[None] * sigma
+        scheduler.set_begin_index(first)
+    scale = float(getattr(scheduler, "init_noise_sigma", 1.0))
+    if first > 0:
+        heun = isinstance(scheduler, diffusers.HeunDiscreteScheduler)
+        scale = (float(scheduler.sigmas[first]) ** 2 + 1) ** 0.5 if heun else 1.0
+    sample = torch.from_numpy(noise)[None] * scale
     inputs = []
     scaled = hasattr(scheduler, "scale_model_input")
     randn_like = torch.randn_like
     torch.randn_like = lambda like: rows(dtype=like.dtype)
-    for i, time in enumerate(scheduler.timesteps):
-        rows.step = i
+    for i, time in enumerate(scheduler.timesteps[first:]):
+        rows.step = first + i
         seen = scheduler.scale_model_input(sample, time) if scaled else sample
         inputs.append(seen[0].to(torch.float64).numpy())
         said = network(inputs[-1], float(time))
@@ -168,9 +173,12 @@ def run_euler(config, steps, noise, step_noise):
     return times, inputs, x
 
 
-def run_heun(config, steps, noise, step_noise):
+def run_heun(config, steps, noise, step_noise, first=0):
     sigmas, times, initial = euler_schedule(config, steps)
     x, inputs, seen = noise * initial, [], []
+    begin = first // 2
+    if begin > 0:
+        x = noise * np.sqrt(sigmas[begin]**2 + 1)
 
     def slope(x, sigma, time):
         root = np.sqrt(sigma**2 + 1)
@@ -183,13 +191,12 @@ def run_heun(config, steps, noise, step_noise):
             denoised = denoised.clip(-config["clip_sample_range"], config["clip_sample_range"])
         return (x - denoised) / sigma
 
-    for i, time in enumerate(times):
+    for i in range(begin, len(times)):
         length = sigmas[i + 1] - sigmas[i]
-        first = slope(x, sigmas[i], time)
+        along = slope(x, sigmas[i], times[i])
         if sigmas[i + 1] > 0:
-            second = slope(x + length * first, sigmas[i + 1], times[i + 1])
-            first = (first + second) / 2
-        x = x + length * first
+            along = (along + slope(x + length * along, sigmas[i + 1], times[i + 1])) / 2
+        x = x + length * along
     return np.array(seen), inputs, x
 
 
@@ -240,10 +247,10 @@ def dpm_schedule(config, steps):
     return np.append(sigmas, after), times
 
 
-def order_of(config, i, steps):
+def order_of(config, i, steps, first):
     lower = (config["euler_at_final"] or config["final_sigmas_type"] == "zero"
              or (config["lower_order_final"] and steps < 15))
-    return 1 if i == 0 or (i == steps - 1 and lower) else config["solver_order"]
+    return 1 if i == first or (i == steps - 1 and lower) else config["solver_order"]
 
 
 def second_order(config, h, to_a, to_s):
@@ -260,7 +267,7 @@ def second_order(config, h, to_a, to_s):
     }[config["algorithm_type"], config["solver_type"]]()
 
 
-def run_dpm(config, steps, noise, step_noise):
+def run_dpm(config, steps, noise, step_noise, first=0):
     sigmas, times = dpm_schedule(config, steps)
     if config["use_flow_sigmas"]:
         alphas, roots = 1 - sigmas, sigmas
@@ -270,7 +277,8 @@ def run_dpm(config, steps, noise, step_noise):
     with np.errstate(divide="ignore"):
         lambdas = np.log(alphas) - np.log(roots)
     x, inputs, before = noise, [], None
-    for i, time in enumerate(times):
+    for i in range(first, len(times)):
+        time = times[i]
         a, s, to_a, to_s = alphas[i], roots[i], alphas[i + 1], roots[i + 1]
         inputs.append(x)
         m = network(x, time)
@@ -285,7 +293,7 @@ def run_dpm(config, steps, noise, step_noise):
             h = np.log(to_a) - np.log(to_s) - np.log(a) + np.log(s)
         found = denoised if config["algorithm_type"].endswith("++") else eps
         second = 0.0
-        if order_of(config, i, len(times)) == 2:
+        if order_of(config, i, len(times), first) == 2:
             d1 = h / (lambdas[i] - lambdas[i - 1]) * (found - before)
             second = second_order(config, h, to_a, to_s) * d1
         before = found
@@ -299,7 +307,7 @@ def run_dpm(config, steps, noise, step_noise):
                 to_a / a * x - 2 * to_s * np.expm1(h) * eps
                 + to_s * np.sqrt(np.expm1(2 * h)) * step_noise[i]),
         }[config["algorithm_type"]]()
-    return times, inputs, x
+    return times[first:], inputs, x
 
 
 def run_ddpm(config, steps, noise, step_noise):
@@ -394,24 +402,27 @@ CLASSES = {
 }
 
 
-def make_case(name, steps, config, noise, step_noise):
+def make_case(noise, step_noise, name, steps, config, first=0):
     scheduler_class, run = CLASSES[name.split("_")[0]]
     scheduler = scheduler_class(**config)
     saved = json.loads(scheduler.to_json_string())
     if saved.get("lambda_min_clipped") == -np.inf:
         saved["lambda_min_clipped"] = None
-    inputs, sample = run_diffusers(scheduler, steps, noise, step_noise)
-    times, exact_inputs, exact = run(saved, steps, noise, step_noise)
+    inputs, sample = run_diffusers(scheduler, steps, noise, step_noise, first)
+    left_out = {"first": first} if first > 0 else {}
+    times, exact_inputs, exact = run(saved, steps, noise, step_noise, **left_out)
     # Heun's method evaluates the network twice in all steps but the last.
-    steps = 2 * steps - 1 if name.startswith("heun") else steps
+    evaluations = 2 * steps - 1 if name.startswith("heun") else steps
+    steps = evaluations - first
     assert len(times) == steps, (name, len(times))
-    theirs = scheduler.timesteps.numpy()[:steps]
+    theirs = scheduler.timesteps.numpy()[first:][:steps]
     assert np.allclose(theirs, times, rtol=1e-3, atol=2e-2), (name, theirs, times)
     assert np.isfinite(sample).all() and np.isfinite(exact).all(), (name, sample, exact)
     at = sorted({*range(0, steps, max(1, steps // 10)), steps - 1})
     short = [[float(f"{value:.9g}") for value in inputs[i]] for i in at]
     return {
-        "name": name, "config": saved, "num_inference_steps": steps, "at": at,
+        "name": name, "config": saved, "num_inference_steps": evaluations,
+        **({"first_step": first} if first > 0 else {}), "at": at,
         "times": [float(times[i]) for i in at],
         "diffusers": {"inputs": short, "sample": [float(f"{value:.9g}") for value in sample]},
         "float64": {"inputs": [exact_inputs[i].tolist() for i in at], "sample": exact.tolist()},
@@ -436,7 +447,7 @@ def main():
     # Few digits, as there are many rows.
     step_noise = random.standard_normal((MOST_STEPS, DIMENSIONS)).round(2)
     step_noise = step_noise.astype(np.float32).astype(np.float64)
-    cases = [make_case(*case, noise, step_noise) for case in all_cases()]
+    cases = [make_case(noise, step_noise, *case) for case in all_cases()]
     for case in sorted(cases, key=distance)[-12:]:
         print(f"{case['name']}: diffusers differs from float64 by {distance(case):.1e}")
     content = {"noise": noise.tolist(),

@@ -142,6 +142,23 @@ def heun_cases():
     yield from lengths("heun_clip", {"clip_sample": True}, 200)
 
 
+def begun_later_cases():
+    for algorithm, solver, first in itertools.product(
+            ("dpmsolver++", "sde-dpmsolver++", "dpmsolver", "sde-dpmsolver"),
+            ("midpoint", "heun"), (1, 5, 8)):
+        final = "zero" if algorithm.endswith("++") else "sigma_min"
+        name = algorithm.replace("-", "_").replace("++", "pp")
+        yield f"multistep_{name}_{solver}_from_{first}", 9, {
+            "algorithm_type": algorithm, "solver_type": solver, "final_sigmas_type": final}, first
+    yield "multistep_order_1_from_4", 9, {"solver_order": 1}, 4
+    yield "multistep_same_from_7", 20, {
+        "lower_order_final": False, "final_sigmas_type": "sigma_min"}, 7
+    for first, prediction in itertools.product((2, 6, 10), ("epsilon", "v_prediction")):
+        yield f"heun_{prediction}_from_{first}", 6, {
+            "prediction_type": prediction, "clip_sample": first == 6,
+            "clip_sample_range": 0.7}, first
+
+
 def ddpm_cases():
     spacings = itertools.cycle(SPACINGS)
     for variance, prediction, clip in itertools.product(
@@ -198,4 +215,4 @@ def edm_cases():
 
 def all_cases():
     return itertools.chain(euler_cases(), dpm_cases(), lcm_cases(), flow_cases(), edm_cases(),
-                           multistep_cases(), heun_cases(), ddpm_cases())
+                           multistep_cases(), heun_cases(), ddpm_cases(), begun_later_cases())

@@ -229,7 +229,7 @@ TEST_F(CApiTest, LimitsAndSizesAreChecked) {
   refuse("max_concurrent_runs", [](auto& o) { o.max_concurrent_runs = INT32_MAX; });
   refuse("max_model_bytes", [](auto& o) { o.max_model_bytes = INT64_MAX; });
   refuse("max_workspace_bytes", [](auto& o) { o.max_workspace_bytes = 0; });
-  refuse("max_unplanned_bytes", [](auto& o) { o.max_unplanned_bytes = -1; });
+  refuse("max_unplanned_bytes", [](auto& o) { o.max_unplanned_bytes = -2; });
   const Owned<deeppcr_model> model = Load(engine_.get(), "digits-mlp");
   const deeppcr_model_info info = InfoOf(model.get());
   const std::vector<float> x = Inputs(info, 1);

@@ -76,6 +76,23 @@ TEST_F(SamplerFormModelTest, ALearnedVarianceTakesTwiceTheOutputs) {
   EXPECT_TRUE(CheckModelFiles(directory_.path(), {}).problems.empty());
 }
 
+// The step that is differentiated by parameters is the system's own.
+TEST_F(SamplerFormModelTest, ParametersAreThoseOfTheForm) {
+  Write("9", kMultistep, DiffusionTensors(NamedConfig(/*learned=*/false)));
+  const absl::StatusOr<Model> remembers = ReadModel(directory_.path(), {.parameters = true});
+  ASSERT_TRUE(remembers.ok()) << remembers.status();
+  ASSERT_NE(remembers->parameters, nullptr) << remembers->no_parameters;
+  const program::Program& step = remembers->parameters->step;
+  EXPECT_EQ(step.at(step.output).size, 4);
+
+  Write("9", kRange, DiffusionTensors(NamedConfig(/*learned=*/true)));
+  const absl::StatusOr<Model> learned = ReadModel(directory_.path(), {.parameters = true});
+  ASSERT_TRUE(learned.ok()) << learned.status();
+  EXPECT_EQ(learned->parameters, nullptr);
+  EXPECT_THAT(learned->no_parameters,
+              ::testing::HasSubstr("none of a sampler with a learned variance"));
+}
+
 TEST_F(SamplerFormModelTest, OutputsAndVarianceHaveToFit) {
   Write("9", kRange, DiffusionTensors(NamedConfig(/*learned=*/false)));
   ExpectError(Read(), StatusCode::kInvalidArgument,

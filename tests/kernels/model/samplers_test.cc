@@ -36,11 +36,12 @@ double LargestOf(const Vector& values) {
   return largest;
 }
 
-absl::StatusOr<ReverseProcess> ProcessOf(const json& config, int64_t num_steps) {
+absl::StatusOr<ReverseProcess> ProcessOf(const json& config, int64_t num_steps,
+                                         int64_t first_step = 0) {
   const absl::StatusOr<SchedulerConfig> parsed = ParseSchedulerConfig(config.dump());
   if (!parsed.ok()) return parsed.status();
   EXPECT_TRUE(parsed->ignored_keys.empty());
-  return BuildReverseProcess(*parsed, {.num_inference_steps = num_steps});
+  return BuildReverseProcess(*parsed, {.num_inference_steps = num_steps, .first_step = first_step});
 }
 
 // The network of make_sampler_golden.py.
@@ -51,8 +52,8 @@ double Network(double z, double time, size_t k) {
 // What it says of the noise where that is learned.
 double Spread(double z, size_t k) { return 0.6 + 0.5 * std::sin(2.0 * z + static_cast<double>(k)); }
 
-// States z_0 .. z_L of a run in double.
-std::vector<Vector> StatesOf(const ReverseProcess& process) {
+// States z_0 .. z_L of a run in double, which draws noise from row `first_step` on.
+std::vector<Vector> StatesOf(const ReverseProcess& process, size_t first_step) {
   std::vector<Vector> states = {Runs()["noise"].get<Vector>()};
   for (double& value : states[0]) value *= process.initial_scale;
   Vector memory(states[0].size());
@@ -62,7 +63,8 @@ std::vector<Vector> StatesOf(const ReverseProcess& process) {
     for (size_t k = 0; k < states[i].size(); ++k) {
       const double z = states[i][k];
       // Runs of more steps than there are rows draw no noise.
-      const double noise = step.sigma == 0 ? 0 : Runs()["step_noise"][i][k].get<float>();
+      const double noise =
+          step.sigma == 0 ? 0 : Runs()["step_noise"][first_step + i][k].get<float>();
       const double scale = NoiseScaleAt(process.form.noise_scale, step, Spread(z, k));
       const StateAndMemory made =
           ApplyReverseStep(step, process.clip_range, StateAndMemory{z, memory[k]},
@@ -87,10 +89,11 @@ class SamplerRunTest : public ::testing::TestWithParam<int> {
 };
 
 TEST_P(SamplerRunTest, AgreesWithDiffusersAndWithItsFormulasInFloat64) {
-  const ReverseProcess process = ProcessOf(run()["config"], run()["num_inference_steps"]).value();
+  const int64_t num_steps = run()["num_inference_steps"], first = run().value("first_step", 0);
+  const ReverseProcess process = ProcessOf(run()["config"], num_steps, first).value();
 
-  ASSERT_EQ(process.steps.size(), run()["num_inference_steps"].get<size_t>());
-  const std::vector<Vector> states = StatesOf(process);
+  ASSERT_EQ(std::ssize(process.steps), num_steps - first);
+  const std::vector<Vector> states = StatesOf(process, static_cast<size_t>(first));
   const auto at = run()["at"].get<std::vector<size_t>>();
   for (size_t j = 0; j < at.size(); ++j) {
     const double time = run()["times"][j];

@@ -174,13 +174,24 @@ TEST(GenerationCodecTest, TakesAnyNumberOfStepsThatTheModelMakes) {
 
 TEST(GenerationCodecTest, ErrorsAboutStepsNameTheFieldOfTheProtocol) {
   const absl::Status status = absl::InvalidArgumentError("num_inference_steps: expected more");
-  EXPECT_EQ(AboutSteps(kV1Fields, status).message(), "input.num_inference_steps: expected more");
-  EXPECT_EQ(AboutSteps(kV2Fields, absl::InvalidArgumentError("betas: too small")).message(),
+  const SystemKey steps(20);
+  EXPECT_EQ(AboutSteps(kV1Fields, steps, status).message(),
+            "input.num_inference_steps: expected more");
+  EXPECT_EQ(AboutSteps(kV2Fields, steps, absl::InvalidArgumentError("betas: too small")).message(),
             "parameters.num_inference_steps: betas: too small");
-  EXPECT_EQ(AboutSteps(kSourceFields, absl::ResourceExhaustedError("num_inference_steps: full")),
-            absl::ResourceExhaustedError("generation.num_inference_steps: full"));
+  EXPECT_EQ(
+      AboutSteps(kSourceFields, steps, absl::ResourceExhaustedError("num_inference_steps: full")),
+      absl::ResourceExhaustedError("generation.num_inference_steps: full"));
   const absl::Status gone = absl::UnavailableError("the device has failed");
-  EXPECT_EQ(AboutSteps(kV1Fields, gone), gone);
+  EXPECT_EQ(AboutSteps(kV1Fields, steps, gone), gone);
+
+  const absl::Status full = absl::ResourceExhaustedError("20 steps: full");
+  SystemKey known = steps, guided = steps, later = steps;
+  known.known = guided.guided = true;
+  later.first_step = 3;
+  EXPECT_EQ(AboutSteps(kV1Fields, known, full).message(), "input.known_elements: 20 steps: full");
+  EXPECT_EQ(AboutSteps(kV1Fields, guided, full).message(), "input.guidance_scale: 20 steps: full");
+  EXPECT_EQ(AboutSteps(kV2Fields, later, full).message(), "parameters.first_step: 20 steps: full");
 }
 
 TEST(GenerationCodecTest, EachFamilyHasItsMethod) {

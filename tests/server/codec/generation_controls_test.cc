@@ -415,6 +415,10 @@ INSTANTIATE_TEST_SUITE_P(
                                  "input.lower_bounds: expected 1 or output_dim = 3 numbers, got 2"},
                       BadControl{"NotANumber", [](auto& i) { i.add_upper_bounds(kNan); },
                                  "input.upper_bounds: expected numbers, got NaN"},
+                      BadControl{"NothingAbove", [](auto& i) { i.add_lower_bounds(kInfinity); },
+                                 "input.lower_bounds: expected bounds between which numbers are"},
+                      BadControl{"NothingBelow", [](auto& i) { i.add_upper_bounds(-kInfinity); },
+                                 "input.upper_bounds: expected bounds between which numbers are"},
                       BadControl{
                           "Crossed",
                           [](auto& i) {

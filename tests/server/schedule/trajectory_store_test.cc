@@ -160,6 +160,26 @@ TEST_F(TrajectoryStoreTest, GoesWithItsModel) {
   EXPECT_TRUE(weak.expired()) << "a trajectory keeps no model";
 }
 
+// A solve may end after its model is gone: nobody could find its states, which would take room.
+TEST_F(TrajectoryStoreTest, KeepsNothingOfAModelThatIsGone) {
+  TrajectoryStore store({.max_bytes = 10 * kEach}, metrics_);
+  const auto other = Serve("n", 1), early = Serve("m", 2);
+  const std::shared_ptr<ServedModel> both[] = {model_, other}, one[] = {other};
+  store.KeepOnly(both);
+  store.KeepOnly(one);
+  for (int again = 0; again < 2; ++again) {
+    const std::string handle = store.Keep(Trajectory(model_, 1)).value();
+    EXPECT_EQ(store.Find(handle, model_, "").status().code(), absl::StatusCode::kNotFound);
+    EXPECT_EQ(Metric("deeppcr_kept_trajectory_bytes"), 0);
+    store.KeepOnly(one);
+  }
+  EXPECT_EQ(Metric("deeppcr_kept_trajectories_dropped_total{reason=\"unloaded\"}"), 2);
+  const std::string handle = store.Keep(Trajectory(other, 2)).value();
+  EXPECT_TRUE(store.Find(handle, other, "").ok());
+  // One that nobody has been told of yet.
+  EXPECT_TRUE(store.Find(store.Keep(Trajectory(early, 3)).value(), early, "").ok());
+}
+
 TEST_F(TrajectoryStoreTest, RefusesWhatIsNoHandle) {
   TrajectoryStore store({.max_bytes = 10 * kEach}, metrics_);
   for (const std::string& text : {std::string(), std::string(31, '0'), std::string(33, '0'),

@@ -126,13 +126,13 @@ TEST_P(ConditionRowsTest, ABudgetBoundsWhatConditionsGive) {
   constexpr int64_t kOnce = 4096, kPerStep = 1 << 16, kRowBytes = kPerStep * 4;
   constexpr int64_t kOnceBytes = (kOnce + 16) * 4;  // what depends on the time reads the inputs too
   const Program program = Giving(kOnce, kPerStep);
-  const auto pack = [&](int64_t num_steps) {
+  const auto pack = [&](int64_t num_steps, int64_t max_workspace_bytes = INT64_MAX) {
     const std::vector<ReverseStep> steps(static_cast<size_t>(num_steps), steps_[0]);
     DiffusionProgramSpec spec = spec_;
     spec.steps = steps;
     spec.program = &program;
     return PackProgramSystem(spec, testing::KernelsOfThisMachine()[GetParam()].set,
-                             PackingLimits{});
+                             {.max_workspace_bytes = max_workspace_bytes});
   };
   constexpr int64_t kFit = (kMostConditionBytes - kOnceBytes) / kRowBytes;
   struct Case {
@@ -147,6 +147,15 @@ TEST_P(ConditionRowsTest, ABudgetBoundsWhatConditionsGive) {
     const int64_t rows = c.group * (kOnceBytes + c.steps * kRowBytes);
     EXPECT_LE(rows, kMostConditionBytes);
     EXPECT_GE((*packed)->RecurrenceBytes(), rows);
+  }
+  // A workspace that is too small for eight of them is for fewer; one has to be.
+  constexpr int64_t kSample = kOnceBytes + 100 * kRowBytes;
+  const int64_t of_eight = (*pack(100))->RecurrenceBytes();
+  for (const int64_t fewer : {0, 1, 3, 7, 8}) {
+    const int64_t room = of_eight - fewer * kSample;
+    const auto packed = pack(100, (room + 64 * kDiffusionGroup) / 7 * 8 + 8);
+    ASSERT_TRUE(packed.ok()) << packed.status();
+    EXPECT_EQ((*packed)->group, std::max<int64_t>(1, 8 - fewer));
   }
   const absl::Status refused = pack(kFit + 1).status();
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;

@@ -18,18 +18,17 @@
 #include "kernels/cpu/program/system.h"
 #include "kernels/program/builder.h"
 #include "kernels/program/evaluate.h"
-#include "kernels/program/optimize.h"
 #include "tests/kernels/cpu/diffusion/plain_diffusion.h"
-#include "tests/kernels/program/random_program.h"
+#include "tests/kernels/program/random_process.h"
 #include "tests/testing/larger.h"
 
 namespace deeppcr::cpu {
 namespace {
 
+using program::Doubles;
 using program::Evaluation;
+using program::LargestOf;
 using program::Program;
-using program::RandomInputs;
-using program::StepInputs;
 
 // The number of programs to draw; the slow run of this test asks for more.
 int NumPrograms() {
@@ -37,86 +36,37 @@ int NumPrograms() {
   return text == nullptr ? 400 : std::atoi(text);
 }
 
-std::vector<float> Floats(std::span<const double> x) { return {x.begin(), x.end()}; }
-std::vector<double> Doubles(std::span<const float> x) { return {x.begin(), x.end()}; }
-
-// A program as a system of three equal steps, and its inputs as they are in float32.
-class System {
+// A random process of three steps, packed.
+class System : public program::RandomProcess {
  public:
-  System(const Program& program, uint64_t seed, const KernelSet& set)
-      : random_(program, seed),
-        state_(Floats(random_.state())),
-        condition_(Floats(random_.inputs().condition)),
-        noise_(Floats(random_.inputs().noise)) {
-    const StepInputs in = random_.inputs();
-    ReverseStep step;
-    if (in.reverse != nullptr) step = *in.reverse;
-    step.timestep = static_cast<int64_t>(in.time);
-    steps_.assign(kSteps, step);
-    const int64_t dim = program.at(program.state).size;
-    spec_ = {.state_dim = dim,
-             .steps = steps_,
-             .clip_range = in.clip_range,
-             .program = &program,
-             .step_weights = 1,
-             .condition_dim = static_cast<int64_t>(condition_.size()),
-             .num_classes = 0};
-    auto packed = PackProgramSystem(spec_, set, {.backward = true});
+  System(int seed, const KernelSet& set) : RandomProcess(seed, kSteps) {
+    auto packed = PackProgramSystem(spec(), set, {.backward = true});
     status_ = packed.status();
     if (packed.ok()) packed_ = *std::move(packed);
-    for (int i = 0; i < kSteps; ++i)
-      step_noise_.insert(step_noise_.end(), noise_.begin(), noise_.end());
-    step_noise_.resize(static_cast<size_t>(kSteps * dim));
   }
 
   const absl::Status& status() const { return status_; }
-  int64_t dim() const { return spec_.state_dim; }
   int64_t width() const { return packed_->width; }
-  int64_t input_dim() const { return spec_.condition_dim; }
+  int64_t input_dim() const { return static_cast<int64_t>(condition().size()); }
   std::unique_ptr<Recurrence> NewRecurrence() const { return packed_->NewRecurrence(); }
   std::unique_ptr<BackwardRecurrence> NewBackwardRecurrence(int64_t columns) const {
     return packed_->NewBackwardRecurrence({.columns = columns});
   }
   SampleInput input() const {
     SampleInput input;
-    input.inputs = condition_.data();
-    input.label = static_cast<int32_t>(random_.inputs().label);
-    input.initial_noise = state_.data();
-    input.step_noise = step_noise_.data();
+    input.inputs = condition().data();
+    input.label = label();
+    input.initial_noise = state().data();
+    input.step_noise = step_noise().data();
     return input;
-  }
-  const std::vector<float>& state() const { return state_; }
-  // Evaluates the step in double at a state.
-  void Evaluate(Evaluation& evaluation, std::span<const double> state, int64_t step = 0,
-                double condition_factor = 1) {
-    condition_doubles_ = Doubles(condition_);
-    for (double& c : condition_doubles_) c *= condition_factor;
-    noise_doubles_ = Doubles(noise_);
-    StepInputs in = random_.inputs();
-    in.condition = condition_doubles_;
-    in.noise = noise_doubles_;
-    if (in.reverse != nullptr) in.reverse = steps_.data();
-    in.step = step;
-    evaluation.Run(in, state);
   }
 
   static constexpr int kSteps = 3;
 
  private:
-  RandomInputs random_;
-  std::vector<float> state_, condition_, noise_, step_noise_;
-  std::vector<double> condition_doubles_, noise_doubles_;
-  std::vector<ReverseStep> steps_;
-  DiffusionProgramSpec spec_;
   absl::Status status_;
   std::unique_ptr<PackedSystem> packed_;
 };
-
-double LargestOf(std::span<const double> x) {
-  double largest = 0;
-  for (const double e : x) largest = testing::Larger(largest, std::fabs(e));
-  return largest;
-}
 
 // The result of one pass over three intervals of a step each, all from the same state.
 struct Pass {
@@ -145,40 +95,9 @@ class RandomProgramsTest : public ::testing::TestWithParam<size_t> {
   const KernelSet& set() const { return testing::KernelsOfThisMachine()[GetParam()].set; }
 };
 
-Program DrawProgram(int seed) {
-  program::RandomProgramOptions options;
-  options.instructions = 10 + seed % 31;
-  options.jumps = seed % 4 == 0;
-  options.state = 1 + seed % 23;
-  options.largest = seed % 3 == 0 ? 70 : 24;
-  options.layers = seed % 5 < 2 ? System::kSteps : 0;
-  Program program = RandomProgram(static_cast<uint64_t>(seed), options);
-  return seed % 2 == 0 ? program : *Optimize(program);
-}
-
-std::vector<double> JacobianOf(const Evaluation& evaluation, int64_t dim) {
-  std::vector<double> unit(static_cast<size_t>(dim * dim));
-  for (int64_t i = 0; i < dim; ++i) unit[static_cast<size_t>(i * dim + i)] = 1;
-  return evaluation.Tangents(unit, dim);
-}
-
-// True if the Jacobian jumps within the rounding of float32 around the state.
+// True if the Jacobian of the first or the second step jumps around the state.
 bool ChangesSides(System& system, Evaluation& evaluation) {
-  const auto jacobian_at = [&](double factor, int64_t step) {
-    std::vector<double> state = Doubles(system.state());
-    for (double& z : state) z *= factor;
-    system.Evaluate(evaluation, state, step);
-    return JacobianOf(evaluation, system.dim());
-  };
-  for (const int64_t step : {0, 1}) {
-    const std::vector<double> here = jacobian_at(1, step);
-    for (const double factor : {1 - 1e-6, 1 + 1e-6}) {
-      const std::vector<double> near = jacobian_at(factor, step);
-      for (size_t i = 0; i < here.size(); ++i)
-        if (std::fabs(near[i] - here[i]) > 5e-4 * LargestOf(here)) return true;
-    }
-  }
-  return false;
+  return system.ChangesSides(evaluation, 0) || system.ChangesSides(evaluation, 1);
 }
 
 TEST_P(RandomProgramsTest, StepsAndMatricesAreThoseInDouble) {
@@ -186,25 +105,23 @@ TEST_P(RandomProgramsTest, StepsAndMatricesAreThoseInDouble) {
   double worst = 0, worst_matrix = 0;
   for (int seed = 1; seed <= NumPrograms(); ++seed) {
     SCOPED_TRACE(seed);
-    const Program program = DrawProgram(seed);
-    System system(program, static_cast<uint64_t>(seed), set());
+    System system(seed, set());
     if (absl::IsUnimplemented(system.status())) {
       ++refused;  // a floor or a lookup of the state
       continue;
     }
     ASSERT_TRUE(system.status().ok()) << system.status();
-    Evaluation evaluation(program);
+    Evaluation evaluation(system.program());
     if (ChangesSides(system, evaluation)) {
       ++at_a_kink;
       continue;
     }
     system.Evaluate(evaluation, Doubles(system.state()));
-    const auto value = evaluation.at(program.output);
+    const auto value = evaluation.at(system.program().output);
     const std::vector<double> want(value.begin(), value.end());
     const int64_t dim = system.dim(), width = system.width();
     // The matrix is that of the second interval, which has a layer of its own.
-    system.Evaluate(evaluation, Doubles(system.state()), 1);
-    const std::vector<double> jacobian = JacobianOf(evaluation, dim);
+    const std::vector<double> jacobian = system.JacobianAt(evaluation, 1, 1);
 
     const auto recurrence = system.NewRecurrence();
     ASSERT_NE(recurrence, nullptr);
@@ -241,22 +158,6 @@ TEST_P(RandomProgramsTest, StepsAndMatricesAreThoseInDouble) {
   EXPECT_LE(unknown, compared / 100);
 }
 
-// True if the cotangent of the condition jumps within the rounding of float32 around it.
-bool ConditionChangesSides(System& system, Evaluation& evaluation, const Program& program,
-                           std::span<const double> of_output) {
-  const auto cotangent_at = [&](double factor) {
-    system.Evaluate(evaluation, Doubles(system.state()), 1, factor);
-    return evaluation.Cotangent(of_output, program.condition);
-  };
-  const std::vector<double> here = cotangent_at(1);
-  for (const double factor : {1 - 1e-6, 1 + 1e-6}) {
-    const std::vector<double> near = cotangent_at(factor);
-    for (size_t i = 0; i < here.size(); ++i)
-      if (std::fabs(near[i] - here[i]) > 5e-4 * LargestOf(here)) return true;
-  }
-  return false;
-}
-
 // The cotangents of the state and of the condition, of the second step, by any number of columns.
 TEST_P(RandomProgramsTest, CotangentsAreThoseInDouble) {
   constexpr int64_t kColumnsBack = 3;
@@ -264,13 +165,11 @@ TEST_P(RandomProgramsTest, CotangentsAreThoseInDouble) {
   double worst = 0;
   for (int seed = 1; seed <= NumPrograms(); ++seed) {
     SCOPED_TRACE(seed);
-    const Program program = DrawProgram(seed);
-    System system(program, static_cast<uint64_t>(seed), set());
+    System system(seed, set());
     if (absl::IsUnimplemented(system.status())) continue;
     ASSERT_TRUE(system.status().ok()) << system.status();
-    Evaluation evaluation(program);
+    Evaluation evaluation(system.program());
     if (ChangesSides(system, evaluation)) continue;
-    system.Evaluate(evaluation, Doubles(system.state()), 1);
     const int64_t dim = system.dim(), width = system.width();
     const SampleInput input = system.input();
     const int64_t inputs = system.input_dim();
@@ -294,7 +193,7 @@ TEST_P(RandomProgramsTest, CotangentsAreThoseInDouble) {
     backward->Retreat(
         {.columns = kColumnsBack, .begin = 1, .end = 2, .samples = &sample, .g = g.data()});
     backward->Finish(0, sample, g.data());
-    const double slope = LargestOf(JacobianOf(evaluation, dim));
+    const double slope = LargestOf(system.JacobianAt(evaluation, 1, 1));
     for (int64_t j = 0; j < kColumnsBack; ++j) {
       const std::vector<double> of_output(of_final.begin() + j * dim,
                                           of_final.begin() + (j + 1) * dim);
@@ -306,13 +205,13 @@ TEST_P(RandomProgramsTest, CotangentsAreThoseInDouble) {
         ASSERT_LE(off, 2e-4) << "state " << j << " " << k;
         ++compared;
       }
-      if (inputs == 0 || program.condition == program::kNoValue) continue;
-      if (ConditionChangesSides(system, evaluation, program, of_output)) {
+      const program::ValueId condition = system.program().condition;
+      if (inputs == 0 || condition == program::kNoValue) continue;
+      if (system.ConditionChangesSides(evaluation, of_output, 1)) {
         ++at_a_kink;
         continue;
       }
-      system.Evaluate(evaluation, Doubles(system.state()), 1);
-      const std::vector<double> by_condition = evaluation.Cotangent(of_output, program.condition);
+      const std::vector<double> by_condition = evaluation.Cotangent(of_output, condition);
       const double scale = LargestOf(by_condition);
       with_condition += scale > 0 ? 1 : 0;
       for (int64_t k = 0; k < inputs; ++k)
@@ -330,8 +229,7 @@ TEST_P(RandomProgramsTest, CotangentsAreThoseInDouble) {
 TEST_P(RandomProgramsTest, BitsDependOnNeitherTheBatchNorTangents) {
   for (int seed = 1; seed <= NumPrograms() / 4; ++seed) {
     SCOPED_TRACE(seed);
-    const Program program = DrawProgram(seed);
-    System system(program, static_cast<uint64_t>(seed), set());
+    System system(seed, set());
     if (!system.status().ok()) continue;
     const auto together = system.NewRecurrence(), alone = system.NewRecurrence();
     constexpr int32_t kSamples = 7;
