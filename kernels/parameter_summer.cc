@@ -88,6 +88,7 @@ ParameterSummer::ParameterSummer(std::shared_ptr<const ParameterModel> model,
         if constexpr (requires { of.steps; }) {
           reverse_.assign(of.steps.begin(), of.steps.end());
           clip_range_ = of.clip_range;
+          if (of.form.noise_scale != NoiseScale::kFixed) noise_size_ = shape_.sample_dim();
         }
       },
       spec);
@@ -99,13 +100,18 @@ std::vector<ParameterRows> ParameterSummer::RowsOfSteps(
   const int64_t steps = shape_.num_steps, dim = shape_.state_dim;
   for (const ParameterSample& sample : samples) {
     for (int64_t first = 0; first < steps; first += step_.rows()) {
-      ParameterRows some = {.first = first,
-                            .count = std::min(step_.rows(), steps - first),
-                            .states = sample.states + first * dim,
-                            .cotangents = sample.state_cotangents + first * dim,
-                            .clip_range = clip_range_,
-                            .condition = sample.inputs,
-                            .label = static_cast<double>(sample.label)};
+      ParameterRows some = {
+          .first = first,
+          .count = std::min(step_.rows(), steps - first),
+          .states = sample.states + first * dim,
+          .cotangents = sample.state_cotangents + first * dim,
+          .clip_range = clip_range_,
+          .condition = sample.inputs,
+          .label = static_cast<double>(sample.label),
+          .noise_size = noise_size_,
+          .noise = sample.step_noise == nullptr ? nullptr : sample.step_noise + first * noise_size_,
+          .seed = sample.seed,
+          .sample = sample.sample};
       if (!reverse_.empty())
         some.reverse = std::span(reverse_).subspan(static_cast<size_t>(first),
                                                    static_cast<size_t>(some.count));

@@ -49,6 +49,7 @@ class ParameterSummer {
   ThreadPool* const pool_;
   std::vector<ReverseStep> reverse_;  // [L], or empty
   double clip_range_ = 0;
+  int64_t noise_size_ = 0;  // of a step, where the network gives the scale of its noise
   const Pass step_;
   std::optional<const Pass> encode_, decode_;
 };

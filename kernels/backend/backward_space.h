@@ -68,6 +68,9 @@ struct ParameterSample {
   const float* state_cotangents = nullptr;  // [L, D], of a step program
   const float* encode_delta = nullptr;      // [D], where there is an input layer
   const float* decode_delta = nullptr;      // [output_dim], where layers follow z_L
+  // Noise of the steps as in SampleInput, where the network gives its scale.
+  const float* step_noise = nullptr;
+  uint64_t seed = 0, sample = 0;
 };
 
 // The gradients of a dense stack, laid out as its weights and biases are; null: not wanted.

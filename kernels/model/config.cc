@@ -26,6 +26,7 @@ constexpr int64_t kMaxLayers = int64_t{1} << 20;
 constexpr int64_t kMaxLabelBytes = 256;
 // Limits of diffusion models.
 constexpr int64_t kMaxHiddenDim = 4096;
+constexpr int64_t kMaxConditioningDim = 16384;  // that of a large language model's states
 constexpr int64_t kMaxBlocks = 64;
 constexpr int64_t kMaxClasses = 65536;
 constexpr int64_t kMaxInferenceSteps = int64_t{1} << 16;
@@ -362,7 +363,7 @@ constexpr std::array<ConfigKey, 28> kKeys = {{
      &ReadInteger<&ModelConfig::num_classes>},
     {"conditioning_dim", "integer", "0", "diffusion",
      "values per sample that a request gives as its condition; 0 for none; not with num_classes", 0,
-     kMaxHiddenDim, &ReadConditioningDim},
+     kMaxConditioningDim, &ReadConditioningDim},
     {"null_class", "integer below num_classes", "none", "diffusion",
      "class that stands for no condition, for requests with a guidance_scale; needs num_classes", 0,
      kMaxClasses - 1, &ReadNullClass},

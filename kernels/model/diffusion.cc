@@ -172,6 +172,10 @@ absl::Status CheckKey(const Model& model, const SystemKey& key) {
   if (key.first_step < 0 || key.first_step >= key.num_steps)
     return InvalidArgument("first_step: expected an integer in [0, ", key.num_steps - 1, "], got ",
                            key.first_step);
+  if (key.known && !model.diffusion.step_table.has_value() && ScalesStates(model.scheduler))
+    return InvalidArgument("known_elements: expected none with ",
+                           NameOf(model.scheduler.scheduler_class),
+                           ", whose network sees scaled samples");
   if (!key.guided) return absl::OkStatus();
   const ModelConfig& config = model.config;
   if (config.num_classes == 0 && config.conditioning_dim == 0)

@@ -127,11 +127,7 @@ absl::Status Complete(ParameterModel& model) {
 
 void CompleteParameters(Model& model) {
   if (model.parameters == nullptr) return;
-  // The share of a learned scale goes through the noise of the steps, which nothing keeps.
-  const bool learned = model.diffusion.form.noise_scale != NoiseScale::kFixed;
-  const absl::Status status =
-      learned ? absl::UnimplementedError("none of a sampler with a learned variance")
-              : Complete(*model.parameters);
+  const absl::Status status = Complete(*model.parameters);
   if (!status.ok()) SetParameters(status, "gradients by parameters", model);
 }
 

@@ -286,6 +286,18 @@ int64_t MostInferenceSteps(const SchedulerConfig& config) {
   }
 }
 
+bool ScalesStates(const SchedulerConfig& config) {
+  switch (config.scheduler_class) {
+    case SchedulerClass::kEuler:
+    case SchedulerClass::kEulerAncestral:
+    case SchedulerClass::kEdmEuler:
+    case SchedulerClass::kHeun:
+      return true;
+    default:
+      return false;
+  }
+}
+
 SamplerForm FormOf(const SchedulerConfig& config) {
   SamplerForm form;
   form.carries =

@@ -90,6 +90,10 @@ int64_t MostInferenceSteps(const SchedulerConfig& config);
 // What a scheduler's steps keep and take, whatever their number.
 SamplerForm FormOf(const SchedulerConfig& config);
 
+// True if the network sees samples times a number that differs between the steps, so that what is
+// known of the sample is not what is known of a state.
+bool ScalesStates(const SchedulerConfig& config);
+
 // Checks the coefficients of steps that come from a file: finite as float32, sigma not negative.
 // Errors: kInvalidArgument naming step and column, or initial_scale. Thread-safe.
 absl::Status CheckSteps(std::span<const ReverseStep> steps, double initial_scale);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "kernels/problem/philox.h"
 #include "kernels/program/evaluate.h"
 #include "kernels/program/row_products.h"
 
@@ -95,6 +96,7 @@ class ParameterPass::Runner : public Reader {
 
   bool Forward() {
     SetInputs();
+    SetNoise();
     for (const Instruction& instruction : pass_.program_.instructions)
       if (Makes(instruction.result) && !Evaluate(instruction)) return false;
     return true;
@@ -167,8 +169,24 @@ class ParameterPass::Runner : public Reader {
     Set(program.label, Home::kOnce, [&](int64_t, int64_t) { return rows_.label; });
   }
 
+  void SetNoise() {
+    const int64_t size = rows_.noise_size;
+    std::vector<float> drawn(static_cast<size_t>(rows_.noise == nullptr ? size : 0));
+    for (int64_t r = 0; r < rows_.count && size > 0; ++r) {
+      const float* row = drawn.data();
+      if (rows_.noise != nullptr)
+        row = rows_.noise + r * size;
+      else
+        FillNormals(rows_.seed, rows_.sample, static_cast<uint32_t>(rows_.first + r), size,
+                    drawn.data());
+      noise_.insert(noise_.end(), row, row + size);
+    }
+  }
+
   StepInputs InputsOf(int64_t r) const {
     StepInputs inputs = {.clip_range = rows_.clip_range};
+    const auto size = static_cast<size_t>(rows_.noise_size);
+    if (size > 0) inputs.noise = std::span(noise_).subspan(static_cast<size_t>(r) * size, size);
     if (!rows_.reverse.empty()) inputs.reverse = &rows_.reverse[static_cast<size_t>(r)];
     return inputs;
   }
@@ -293,6 +311,7 @@ class ParameterPass::Runner : public Reader {
   Block* const block_ = nullptr;
   Shared* const making_ = nullptr;
   Pause pause_;
+  std::vector<double> noise_;  // [count, noise_size]
   std::vector<std::span<const double>> operands_;
   std::vector<std::span<double>> to_;
 };

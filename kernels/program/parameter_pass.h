@@ -31,6 +31,11 @@ struct ParameterRows {
   double clip_range = 0;
   const float* condition = nullptr;  // where the program reads it
   double label = 0;
+  // Noise, where the program scales it: elements of a step; [count, noise_size], or null: drawn,
+  // see kernels/problem/philox.h.
+  int64_t noise_size = 0;
+  const float* noise = nullptr;
+  uint64_t seed = 0, sample = 0;
 };
 
 // How a program is differentiated. Immutable, thread-safe.

@@ -325,7 +325,8 @@ absl::Status AboutSteps(const FieldNames& names, const SystemKey& wanted,
                         const absl::Status& status) {
   if (!absl::IsInvalidArgument(status) && !absl::IsResourceExhausted(status)) return status;
   const std::string_view message = ToStd(status.message());
-  for (const std::string_view field : {"num_inference_steps: ", "first_step: ", "guidance_scale: "})
+  for (const std::string_view field :
+       {"num_inference_steps: ", "first_step: ", "guidance_scale: ", "known_elements: "})
     if (message.starts_with(field))
       return absl::Status(status.code(), names.Setting(message).Text());
   return absl::Status(status.code(), StrCat(names.Setting(FieldOf(wanted)).Text(), ": ", message));

@@ -46,15 +46,19 @@ absl::Status ParameterGradients::Sum(const LoadedSystem& system, const BackwardI
   std::vector<ParameterSample> samples;
   for (int64_t i = 0; i < item.samples.num_samples; ++i) {
     const float* const of_steps = of_steps_.data() + i * num_steps_ * state_dim_;
+    const SampleInput input = InputOf(item.samples, i, nullptr);
     samples.push_back(
-        {.inputs = item.samples.inputs.data() + i * input_dim_,
-         .label = item.samples.labels.empty() ? 0 : item.samples.labels[static_cast<size_t>(i)],
+        {.inputs = input.inputs,
+         .label = input.label,
          .states = item.states.data() + i * (num_steps_ + 1) * state_dim_,
          .deltas = form_ == ParameterForm::kLayers ? of_steps : nullptr,
          .state_cotangents = form_ == ParameterForm::kProgram ? of_steps : nullptr,
          .encode_delta = encode_deltas_.empty() ? nullptr : encode_deltas_.data() + i * state_dim_,
          .decode_delta =
-             item.of_outputs.empty() ? zeros.data() : item.of_outputs.data() + i * output_dim_});
+             item.of_outputs.empty() ? zeros.data() : item.of_outputs.data() + i * output_dim_,
+         .step_noise = input.step_noise,
+         .seed = input.seed,
+         .sample = input.sample});
   }
   std::vector<float*> sums;
   for (ParameterTensor& tensor : tensors_) sums.push_back(tensor.values.data());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `deeppcr train` as a user runs it: what it publishes, and what is left where it is interrupted.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>

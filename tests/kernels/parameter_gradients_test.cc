@@ -17,6 +17,7 @@
 #include "kernels/backend/backend.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/engine.h"
 #include "kernels/model/model.h"
 #include "kernels/model_parameters.h"
 #include "kernels/parameter_summer.h"
@@ -45,6 +46,7 @@ struct Case {
   int64_t num_steps = 0;  // of a diffusion model
   double clip_range = 0;  // 0: none
   std::string scheduler;  // keys of one without a clip of its own; empty: DDPM
+  bool learned_variance = false;
   size_t parameters = 0;  // that have a gradient
 };
 
@@ -97,6 +99,19 @@ std::vector<Case> Cases() {
        .num_steps = 9,
        .clip_range = 3,
        .scheduler = R"("_class_name": "HeunDiscreteScheduler", "clip_sample": true)",
+       .parameters = 26},
+      {.name = "named_learned_range",
+       .config = kPlainAdaLn,
+       .num_steps = 9,
+       .scheduler = R"("_class_name": "DDPMScheduler", "variance_type": "learned_range")",
+       .learned_variance = true,
+       .parameters = 26},
+      {.name = "named_learned_clipped",
+       .config = kPlainAdaLn,
+       .num_steps = 9,
+       .clip_range = 3,
+       .scheduler = R"("_class_name": "DDPMScheduler", "variance_type": "learned")",
+       .learned_variance = true,
        .parameters = 26},
       {.name = "export_multistep",
        .onnx = "diffusion_ql",
@@ -177,7 +192,8 @@ void Write(const Case& of, const std::string& directory) {
                                directory + "/denoiser.onnx");
     return;
   }
-  const ModelConfig config = ParseConfig(of.config).value();
+  ModelConfig config = ParseConfig(of.config).value();
+  config.learned_variance = of.learned_variance;
   std::vector<testing::NamedTensor> tensors = testing::DiffusionTensors(config);
   for (testing::NamedTensor& tensor : tensors) tensor.name = config.tensor_prefix + tensor.name;
   ASSERT_TRUE(testing::WriteSafetensors(directory + "/model.safetensors", tensors).ok());
@@ -268,7 +284,18 @@ class ParameterGradientsTest : public ::testing::TestWithParam<Case> {
                          .states = states.data() + i * (steps + 1) * dim,
                          .state_cotangents = of_states.data() + i * steps * dim,
                          .encode_delta = of_inputs.empty() ? nullptr : of_inputs.data() + i * dim,
-                         .decode_delta = cotangents_.data() + i * shape.output_dim});
+                         .decode_delta = cotangents_.data() + i * shape.output_dim,
+                         .seed = Samples().seed,
+                         .sample = static_cast<uint64_t>(i)});
+    // Samples one by one are given the noise that others draw.
+    const int64_t size = shape.draws_noise ? shape.sample_dim() : 0;
+    std::vector<float> noise(static_cast<size_t>(n * steps * size));
+    for (int64_t i = 0; i < n && size > 0 && one_by_one; ++i) {
+      for (int64_t l = 0; l < steps; ++l)
+        DrawStepNoise(Samples().seed, static_cast<uint64_t>(i), l,
+                      std::span(noise).subspan((i * steps + l) * size, size));
+      samples[static_cast<size_t>(i)].step_noise = noise.data() + i * steps * size;
+    }
     const ParameterSummer summer(loaded_.model.parameters, spec, &pool);
     const auto add = [&](std::span<const ParameterSample> some) {
       EXPECT_TRUE(summer.Add(some, pointers, nullptr, [](double) {}).ok());

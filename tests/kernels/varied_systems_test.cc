@@ -347,6 +347,11 @@ TEST(VariedSystemsRefusalsTest, NameTheField) {
   between.first_step = 3;
   ExpectError(Loaded(directory.path(), "cpu")->Prepare(between, nullptr), invalid,
               "first_step: expected a step that takes nothing of the one before, got 3");
+  SystemKey held(kHeunSteps);
+  held.known = true;
+  ExpectError(
+      Loaded(directory.path(), "cpu")->Prepare(held, nullptr), invalid,
+      "known_elements: expected none with HeunDiscreteScheduler, whose network sees scaled");
 }
 
 // The process that begins at z_k has the states that the whole one has from there on, given the
