@@ -39,12 +39,6 @@ absl::StatusOr<Tensor> Unary(Call& call) {
   return call.lowering.Elementwise(op, {call.in(0)});
 }
 
-// Of integers too, which exporters hand to functions of floats.
-template <Op op>
-absl::StatusOr<Tensor> Function(Call& call) {
-  return call.lowering.Elementwise(op, {call.in(0)}, OnnxType::kFloat);
-}
-
 template <Op op>
 absl::StatusOr<Tensor> Binary(Call& call) {
   DEEPPCR_RETURN_IF_ERROR(CheckSameType(call));
@@ -289,22 +283,22 @@ constexpr OperatorRow kRows[] = {
     {"Abs", 7, 1, 1, One<Unary<Op::kAbs>>},
     {"Add", 7, 2, 2, One<Binary<Op::kAdd>>},
     {"And", 7, 2, 2, One<Logical<Op::kMultiply>>},
-    {"Atan", 7, 1, 1, One<Function<Op::kAtan>>},
+    {"Atan", 7, 1, 1, One<Unary<Op::kAtan>>},
     {"Cast", 7, 1, 1, One<Cast>},
     {"CastLike", 15, 2, 2, One<CastLike>},
     {"Ceil", 7, 1, 1, One<Ceil>},
     {"Clip", 7, 1, 3, One<Clip>},
-    {"Cos", 7, 1, 1, One<Function<Op::kCos>>},
+    {"Cos", 7, 1, 1, One<Unary<Op::kCos>>},
     {"Div", 7, 2, 2, One<Div>},
     {"Equal", 7, 2, 2, One<Equal>},
-    {"Erf", 9, 1, 1, One<Function<Op::kErf>>},
-    {"Exp", 7, 1, 1, One<Function<Op::kExp>>},
+    {"Erf", 9, 1, 1, One<Unary<Op::kErf>>},
+    {"Exp", 7, 1, 1, One<Unary<Op::kExp>>},
     {"Floor", 7, 1, 1, One<Floor>},
     {"Greater", 7, 2, 2, One<Greater>},
     {"GreaterOrEqual", 12, 2, 2, One<GreaterOrEqual>},
     {"Less", 7, 2, 2, One<Less>},
     {"LessOrEqual", 12, 2, 2, One<LessOrEqual>},
-    {"Log", 7, 1, 1, One<Function<Op::kLog>>},
+    {"Log", 7, 1, 1, One<Unary<Op::kLog>>},
     {"Max", 8, 1, kAnyNumber, One<Variadic<Op::kMaximum>>},
     {"Mean", 8, 1, kAnyNumber, One<Mean>},
     {"Min", 8, 1, kAnyNumber, One<Variadic<Op::kMinimum>>},
@@ -314,11 +308,11 @@ constexpr OperatorRow kRows[] = {
     {"Not", 7, 1, 1, One<Not>},
     {"Or", 7, 2, 2, One<Logical<Op::kMaximum>>},
     {"Pow", 7, 2, 2, One<Pow>},
-    {"Reciprocal", 7, 1, 1, One<Function<Op::kReciprocal>>},
+    {"Reciprocal", 7, 1, 1, One<Unary<Op::kReciprocal>>},
     {"Round", 11, 1, 1, One<Round>},
     {"Sign", 9, 1, 1, One<Sign>},
-    {"Sin", 7, 1, 1, One<Function<Op::kSin>>},
-    {"Sqrt", 7, 1, 1, One<Function<Op::kSqrt>>},
+    {"Sin", 7, 1, 1, One<Unary<Op::kSin>>},
+    {"Sqrt", 7, 1, 1, One<Unary<Op::kSqrt>>},
     {"Sub", 7, 2, 2, One<Binary<Op::kSubtract>>},
     {"Sum", 8, 1, kAnyNumber, One<Variadic<Op::kAdd>>},
     {"Where", 9, 3, 3, One<Where>},

@@ -93,14 +93,6 @@ TEST(LowerOnnxTest, DividesIntegersTowardsZero) {
   EXPECT_THAT(Say(model, {-7, -1.9, 7.9, 9}), ElementsAre(-2, 0, 2, 3));
 }
 
-// Exporters hand integers to functions of floats, as torch.cos takes them.
-TEST(LowerOnnxTest, FunctionsOfIntegersAreFloats) {
-  OnnxModel model = Of({2});
-  model.Node("Cast", {"x"}, {"i"}).Int("to", TensorProto::INT64).Floats("half", {}, {0.5F});
-  model.Node("Cos", {"i"}, {"c"}).Node("Add", {"c", "half"}, {"y"});
-  EXPECT_THAT(Say(model, {0.9, 2.5}), ElementsAre(1.5, std::cos(2.0) + 0.5));
-}
-
 TEST(LowerOnnxTest, TakesBoundsOfClipsWhereTheirVersionsHaveThem) {
   OnnxModel attributes = Of({2}, 10);
   attributes.Node("Clip", {"x"}, {"y"}).Float("min", -1).Float("max", 1);
