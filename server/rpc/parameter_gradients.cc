@@ -61,19 +61,19 @@ absl::Status ParameterGradients::Sum(const LoadedSystem& system, const BackwardI
          .sample = input.sample});
   }
   std::vector<float*> sums;
-  for (ParameterTensor& tensor : tensors_) sums.push_back(tensor.values.data());
+  for (ParameterGradient& tensor : tensors_) sums.push_back(tensor.values.data());
   return system.AddParameterGradients(samples, sums, token, pause);
 }
 
-ParameterPieces::ParameterPieces(std::vector<ParameterTensor> tensors, int64_t max_message_bytes)
+ParameterPieces::ParameterPieces(std::vector<ParameterGradient> tensors, int64_t max_message_bytes)
     : tensors_(std::move(tensors)), most_values_(MostValues(max_message_bytes)) {
-  for (const ParameterTensor& tensor : tensors_)
+  for (const ParameterGradient& tensor : tensors_)
     bytes_ += std::ssize(tensor.values) * int64_t{sizeof(float)};
 }
 
 bool ParameterPieces::Next(grpc::ByteBuffer* message) {
   if (tensor_ == tensors_.size()) return false;
-  const ParameterTensor& from = tensors_[tensor_];
+  const ParameterGradient& from = tensors_[tensor_];
   const size_t count = std::min(most_values_, from.values.size() - offset_);
   v1::StreamGradientResponse event;
   v1::ParameterPiece& piece = *event.mutable_piece();

@@ -17,7 +17,7 @@
 namespace deeppcr {
 
 // The gradient by one tensor.
-struct ParameterTensor {
+struct ParameterGradient {
   std::string name;
   std::vector<int64_t> shape;
   std::vector<float> values;  // row-major
@@ -38,12 +38,12 @@ class ParameterGradients {
                    absl::FunctionRef<void(double)> pause);
 
   // Hands out the sums; nothing else may follow.
-  std::vector<ParameterTensor> Take() && { return std::move(tensors_); }
+  std::vector<ParameterGradient> Take() && { return std::move(tensors_); }
 
  private:
   const int64_t input_dim_, output_dim_, state_dim_, num_steps_;
   const ParameterForm form_;
-  std::vector<ParameterTensor> tensors_;
+  std::vector<ParameterGradient> tensors_;
   std::vector<float> of_steps_;       // [n, L, D]: deltas or state_cotangents
   std::vector<float> encode_deltas_;  // [n, D], or empty without an input layer
 };
@@ -53,13 +53,13 @@ class ParameterPieces final : public MessageSource {
  public:
   static constexpr int64_t kMostBytes = int64_t{64} << 10;  // of a piece's data
 
-  ParameterPieces(std::vector<ParameterTensor> tensors, int64_t max_message_bytes);
+  ParameterPieces(std::vector<ParameterGradient> tensors, int64_t max_message_bytes);
 
   bool Next(grpc::ByteBuffer* message) override;
   int64_t bytes() const override { return bytes_; }
 
  private:
-  std::vector<ParameterTensor> tensors_;
+  std::vector<ParameterGradient> tensors_;
   const size_t most_values_;  // of a piece
   int64_t bytes_ = 0;
   size_t tensor_ = 0, offset_ = 0;  // where the next piece begins

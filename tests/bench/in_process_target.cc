@@ -22,7 +22,7 @@ struct Answer {
 
 class InProcessTarget final : public Target {
  public:
-  explicit InProcessTarget(const Workload& workload) : workload_(workload) {}
+  explicit InProcessTarget(const RpcWorkload& workload) : workload_(workload) {}
   ~InProcessTarget() override {
     deeppcr_model_destroy(model_);
     deeppcr_engine_destroy(engine_);
@@ -75,7 +75,7 @@ class InProcessTarget final : public Target {
     return status;
   }
 
-  const Workload& workload_;
+  const RpcWorkload& workload_;
   deeppcr_engine* engine_ = nullptr;
   deeppcr_model* model_ = nullptr;
   mutable Answer answer_;  // of the one client
@@ -83,7 +83,7 @@ class InProcessTarget final : public Target {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Target>> LoadTarget(const Workload& workload,
+absl::StatusOr<std::unique_ptr<Target>> LoadTarget(const RpcWorkload& workload,
                                                    const std::string& folder) {
   auto target = std::make_unique<InProcessTarget>(workload);
   if (absl::Status status = target->Load(folder); !status.ok()) return status;

@@ -11,7 +11,7 @@ namespace deeppcr::bench {
 
 // The model of a folder in this process, through libdeeppcr: the same requests without a server.
 // For one client. `workload` must outlive the target. Errors: those of loading.
-absl::StatusOr<std::unique_ptr<Target>> LoadTarget(const Workload& workload,
+absl::StatusOr<std::unique_ptr<Target>> LoadTarget(const RpcWorkload& workload,
                                                    const std::string& folder);
 
 }  // namespace deeppcr::bench

@@ -54,18 +54,19 @@ struct Flags {
 // Limits the held-out samples to as many as are enough to differ.
 constexpr int64_t kMaxSamples = 64;
 
-absl::StatusOr<Workload> ReadWorkload(const Flags& flags) {
+absl::StatusOr<RpcWorkload> ReadWorkload(const Flags& flags) {
   auto inputs = ReadArray(flags.inputs, "");
   if (!inputs.ok()) return inputs.status();
   const int64_t rows = std::min(inputs->rows(), kMaxSamples);
   inputs->values.resize(static_cast<size_t>(rows * inputs->row_size()));
   inputs->shape.front() = rows;
-  return Workload{flags.wire(), flags.model, flags.solver, *std::move(inputs)};
+  return RpcWorkload{flags.wire(), flags.model, flags.solver, *std::move(inputs)};
 }
 
 // Checks every sample against the sequential solver of the service: same label, outputs within 1e-3
 // of the largest.
-absl::Status CheckOutputs(const Target& target, const Target& service, const Workload& workload) {
+absl::Status CheckOutputs(const Target& target, const Target& service,
+                          const RpcWorkload& workload) {
   const auto largest = [](const std::vector<float>& values) {
     return std::max_element(values.begin(), values.end()) - values.begin();
   };
@@ -325,7 +326,7 @@ int MostClients(const Flags& flags) {
   return *std::max_element(flags.clients.begin(), flags.clients.end());
 }
 
-TargetOr StartTarget(const Flags& flags, const Workload& workload,
+TargetOr StartTarget(const Flags& flags, const RpcWorkload& workload,
                      const std::vector<std::string>& arguments, const std::string& port_file,
                      Processes* processes) {
   const auto address = StartProgram(arguments, port_file, absl::Minutes(5), &processes->children);
@@ -333,7 +334,7 @@ TargetOr StartTarget(const Flags& flags, const Workload& workload,
   return ConnectTarget(workload, *address, MostClients(flags));
 }
 
-TargetOr StartService(const Flags& flags, const Workload& workload, Processes* processes) {
+TargetOr StartService(const Flags& flags, const RpcWorkload& workload, Processes* processes) {
   if (!flags.server.empty()) return ConnectTarget(workload, flags.server, MostClients(flags));
   const std::string port_file = processes->folder.Path("server.json");
   // Shadow runs would compute while requests are timed.
@@ -345,7 +346,7 @@ TargetOr StartService(const Flags& flags, const Workload& workload, Processes* p
       port_file, processes);
 }
 
-TargetOr StartEcho(const Flags& flags, const Workload& workload, const std::string& reply,
+TargetOr StartEcho(const Flags& flags, const RpcWorkload& workload, const std::string& reply,
                    Processes* processes) {
   const std::string reply_file = processes->folder.Path("reply.pb");
   const std::string port_file = processes->folder.Path("echo.json");
@@ -356,7 +357,7 @@ TargetOr StartEcho(const Flags& flags, const Workload& workload, const std::stri
                      port_file, processes);
 }
 
-TargetOr StartTorch(const Flags& flags, const Workload& workload, Processes* processes) {
+TargetOr StartTorch(const Flags& flags, const RpcWorkload& workload, Processes* processes) {
   if (flags.torch_server.empty()) return nullptr;
   const std::string port_file = processes->folder.Path("torch.json");
   return StartTarget(flags, workload,
@@ -367,7 +368,7 @@ TargetOr StartTorch(const Flags& flags, const Workload& workload, Processes* pro
 }
 
 // Starts all targets and checks every answer.
-absl::Status StartAll(const Flags& flags, const Workload& workload, Processes* processes,
+absl::Status StartAll(const Flags& flags, const RpcWorkload& workload, Processes* processes,
                       Targets* targets, std::string* reply) {
   auto service = StartService(flags, workload, processes);
   if (!service.ok()) return service.status();
@@ -396,7 +397,7 @@ struct Clock {
   std::vector<LoadResult> rounds = {};
 };
 
-absl::StatusOr<std::vector<Clock>> StartClocks(const Flags& flags, const Workload& workload,
+absl::StatusOr<std::vector<Clock>> StartClocks(const Flags& flags, const RpcWorkload& workload,
                                                Processes* processes) {
   auto in_process = LoadTarget(workload, absl::StrCat(flags.repository, "/", flags.model, "/1"));
   if (!in_process.ok()) return in_process.status();

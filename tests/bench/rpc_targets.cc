@@ -25,7 +25,7 @@ int NumConnections(int clients) {
 
 class ForwardTarget final : public Target {
  public:
-  ForwardTarget(const Workload& workload, std::vector<std::unique_ptr<Client>> connections)
+  ForwardTarget(const RpcWorkload& workload, std::vector<std::unique_ptr<Client>> connections)
       : connections_(std::move(connections)) {
     for (int64_t i = 0; i < workload.inputs.rows(); ++i) {
       v1::ForwardRequest& request = requests_.emplace_back();
@@ -85,7 +85,7 @@ const inference::InferParameter& ParameterOf(const ModelInferResponse& reply, co
 
 class InferTarget final : public Target {
  public:
-  InferTarget(const Workload& workload, std::vector<std::unique_ptr<InferStub>> connections)
+  InferTarget(const RpcWorkload& workload, std::vector<std::unique_ptr<InferStub>> connections)
       : connections_(std::move(connections)) {
     for (int64_t i = 0; i < workload.inputs.rows(); ++i) {
       ModelInferRequest& request = requests_.emplace_back();
@@ -167,7 +167,7 @@ class InferTarget final : public Target {
   std::vector<ModelInferRequest> requests_;
 };
 
-absl::StatusOr<std::unique_ptr<Target>> ConnectForward(const Workload& workload,
+absl::StatusOr<std::unique_ptr<Target>> ConnectForward(const RpcWorkload& workload,
                                                        const std::string& address, int clients) {
   std::vector<std::unique_ptr<Client>> connections;
   for (int i = 0; i < NumConnections(clients); ++i) {
@@ -179,7 +179,7 @@ absl::StatusOr<std::unique_ptr<Target>> ConnectForward(const Workload& workload,
   return std::make_unique<ForwardTarget>(workload, std::move(connections));
 }
 
-absl::StatusOr<std::unique_ptr<Target>> ConnectInfer(const Workload& workload,
+absl::StatusOr<std::unique_ptr<Target>> ConnectInfer(const RpcWorkload& workload,
                                                      const std::string& address, int clients) {
   std::vector<std::unique_ptr<InferStub>> connections;
   for (int i = 0; i < NumConnections(clients); ++i) {
@@ -196,7 +196,7 @@ absl::StatusOr<std::unique_ptr<Target>> ConnectInfer(const Workload& workload,
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Target>> ConnectTarget(const Workload& workload,
+absl::StatusOr<std::unique_ptr<Target>> ConnectTarget(const RpcWorkload& workload,
                                                       const std::string& address, int clients) {
   return workload.protocol == Protocol::kForward ? ConnectForward(workload, address, clients)
                                                  : ConnectInfer(workload, address, clients);

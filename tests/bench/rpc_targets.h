@@ -19,7 +19,7 @@ namespace deeppcr::bench {
 enum class Protocol { kForward, kInfer };
 
 // The requests of a load; samples take turns.
-struct Workload {
+struct RpcWorkload {
   Protocol protocol = Protocol::kForward;
   std::string model;
   std::string solver;  // solver of the load; left out of requests if empty
@@ -44,7 +44,7 @@ class Target {
 };
 
 // `workload` must outlive the target. Errors: those of connecting.
-absl::StatusOr<std::unique_ptr<Target>> ConnectTarget(const Workload& workload,
+absl::StatusOr<std::unique_ptr<Target>> ConnectTarget(const RpcWorkload& workload,
                                                       const std::string& address, int clients);
 
 }  // namespace deeppcr::bench

@@ -115,7 +115,7 @@ TEST_F(GradientParametersTest, HaveTheBitsOfTheEngine) {
   for (v1::GradientRequest request : {OfDenoiser(), OfClasses(), OfTied()}) {
     SCOPED_TRACE(request.model());
     request.mutable_options()->set_return_trajectory(true);
-    const Streamed streamed = Stream(*stub_, request);
+    const StreamedGradient streamed = Stream(*stub_, request);
     ASSERT_TRUE(streamed.status.ok()) << streamed.status.error_message();
     const std::vector<float> inputs = Values(request.inputs());
     const std::vector<float> noise = Values(request.generation().initial_noise());
@@ -135,7 +135,7 @@ TEST_F(GradientParametersTest, HaveTheBitsOfTheEngine) {
 }
 
 TEST_F(GradientParametersTest, HaveTheNamesAndShapesOfTheFiles) {
-  const Streamed of_ddpm = Stream(*stub_, OfDenoiser());
+  const StreamedGradient of_ddpm = Stream(*stub_, OfDenoiser());
   ASSERT_TRUE(of_ddpm.status.ok()) << of_ddpm.status.error_message();
   EXPECT_THAT(of_ddpm.Of("time_embed.mlp.0.weight").shape, ElementsAre(128, 128));
   EXPECT_THAT(of_ddpm.Of("res_blocks.2.modulation.bias").shape, ElementsAre(128));
@@ -146,7 +146,7 @@ TEST_F(GradientParametersTest, HaveTheNamesAndShapesOfTheFiles) {
   ASSERT_EQ(std::ssize(bias), kPixels);
   for (int64_t i = 0; i < kPixels; ++i) EXPECT_NEAR(bias[i], seeds[i] + seeds[kPixels + i], 1e-6);
 
-  const Streamed of_class = Stream(*stub_, OfClasses());
+  const StreamedGradient of_class = Stream(*stub_, OfClasses());
   ASSERT_TRUE(of_class.status.ok()) << of_class.status.error_message();
   const StreamedTensor& table = of_class.Of("class_embed.weight");
   ASSERT_THAT(table.shape, ElementsAre(10, 128));
@@ -158,7 +158,7 @@ TEST_F(GradientParametersTest, HaveTheNamesAndShapesOfTheFiles) {
     EXPECT_EQ(any, row == 3 || row == 4) << row;
   }
 
-  const Streamed of_tied = Stream(*stub_, OfTied());
+  const StreamedGradient of_tied = Stream(*stub_, OfTied());
   ASSERT_TRUE(of_tied.status.ok()) << of_tied.status.error_message();
   EXPECT_THAT(of_tied.Of("input.weight").shape, ElementsAre(5, kInputs));
   EXPECT_THAT(of_tied.Of("shared.weight").shape, ElementsAre(5, 5));
@@ -186,7 +186,7 @@ TEST_F(GradientParametersTest, RefuseMemoryAboveTheBudget) {
   const auto stub = Connect(server->address());
   v1::GradientResponse response;
   EXPECT_TRUE(Call(*stub, OfDenoiser(), &response).ok());
-  const Streamed streamed = Stream(*stub, OfDenoiser());
+  const StreamedGradient streamed = Stream(*stub, OfDenoiser());
   EXPECT_EQ(streamed.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(streamed.status.error_message(), HasSubstr("the limit is 2097152"));
 }
@@ -194,7 +194,7 @@ TEST_F(GradientParametersTest, RefuseMemoryAboveTheBudget) {
 TEST_F(GradientParametersTest, AreRefusedWithoutGradients) {
   const auto server = testing::ServerProcess::Start(repository_->path());
   ASSERT_NE(server, nullptr);
-  const Streamed streamed = Stream(*Connect(server->address()), OfDenoiser());
+  const StreamedGradient streamed = Stream(*Connect(server->address()), OfDenoiser());
   EXPECT_EQ(streamed.status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
   EXPECT_THAT(streamed.status.error_message(), HasSubstr("without its backward pass"));
 }

@@ -58,7 +58,7 @@ class GradientStreamTest : public ServiceTest {
 
   void ExpectRefused(const v1::GradientRequest& request, grpc::StatusCode code,
                      const std::string& part) {
-    const Streamed streamed = Stream(*stub_, request);
+    const StreamedGradient streamed = Stream(*stub_, request);
     EXPECT_EQ(streamed.status.error_code(), code) << streamed.status.error_message();
     EXPECT_THAT(streamed.status.error_message(), HasSubstr(part));
     EXPECT_TRUE(streamed.tensors.empty());
@@ -85,7 +85,7 @@ TEST_F(GradientStreamTest, HasTheBitsOfTheEngine) {
   for (const BackwardWay way : {BackwardWay::kSequential, BackwardWay::kParallel}) {
     request.set_way(way == BackwardWay::kParallel ? v1::BACKWARD_WAY_PARALLEL
                                                   : v1::BACKWARD_WAY_SEQUENTIAL);
-    const Streamed streamed = Stream(*stub_, request);
+    const StreamedGradient streamed = Stream(*stub_, request);
     ASSERT_TRUE(streamed.status.ok()) << streamed.status.error_message();
     ASSERT_THAT(streamed.tensors, SizeIs(6));
     EXPECT_THAT(streamed.Of("input.weight").shape, ElementsAre(kLatent, kPixels));
@@ -136,7 +136,7 @@ TEST_F(GradientStreamTest, HasTheBitsOfTheEngine) {
 TEST_F(GradientStreamTest, OfTheOutputLayerIsItsFormula) {
   v1::GradientRequest request = WithCotangents();
   request.mutable_options()->set_return_trajectory(true);
-  const Streamed streamed = Stream(*stub_, request);
+  const StreamedGradient streamed = Stream(*stub_, request);
   ASSERT_TRUE(streamed.status.ok());
   const std::vector<float> seeds = Values(request.cotangents());
   const std::vector<float> states = Values(streamed.result.trajectory());
@@ -155,7 +155,7 @@ TEST_F(GradientStreamTest, OfTheOutputLayerIsItsFormula) {
 }
 
 TEST_F(GradientStreamTest, PiecesAreBoundedAndNothingElseIsAnsweredUnasked) {
-  const Streamed streamed = Stream(*stub_, WithCotangents());
+  const StreamedGradient streamed = Stream(*stub_, WithCotangents());
   ASSERT_TRUE(streamed.status.ok());
   EXPECT_EQ(streamed.largest, 65536);
   EXPECT_GE(streamed.pieces, 17);
@@ -168,7 +168,7 @@ TEST_F(GradientStreamTest, PiecesAreBoundedAndNothingElseIsAnsweredUnasked) {
   const auto small = testing::ServerProcess::Start(repository_->path(),
                                                    {"--gradients", "--max_message_bytes=4KiB"});
   ASSERT_NE(small, nullptr);
-  const Streamed pieces = Stream(*Connect(small->address()), WithCotangents());
+  const StreamedGradient pieces = Stream(*Connect(small->address()), WithCotangents());
   ASSERT_TRUE(pieces.status.ok()) << pieces.status.error_message();
   EXPECT_EQ(pieces.largest, 3072);
   EXPECT_EQ(pieces.Bytes(), streamed.Bytes());
@@ -179,7 +179,7 @@ TEST_F(GradientStreamTest, RepeatsItsBitsBesideOthers) {
   request.clear_cotangents();
   request.set_loss(v1::LOSS_CROSS_ENTROPY);
   for (int i = 0; i < kSamples; ++i) request.add_target_classes(3 + i);
-  const Streamed first = Stream(*stub_, request);
+  const StreamedGradient first = Stream(*stub_, request);
   ASSERT_TRUE(first.status.ok()) << first.status.error_message();
   EXPECT_EQ(first.result.losses_size(), kSamples);
   std::atomic<int> same{0};
@@ -204,11 +204,11 @@ TEST_F(GradientStreamTest, RepeatsItsBitsBesideOthers) {
 TEST_F(GradientStreamTest, GoesAlongWhatIsKept) {
   v1::GradientRequest request = WithCotangents();
   request.mutable_options()->set_keep_trajectory(true);
-  const Streamed solved = Stream(*stub_, request);
+  const StreamedGradient solved = Stream(*stub_, request);
   ASSERT_TRUE(solved.status.ok());
   request.clear_options();
   request.set_trajectory_handle(solved.result.trajectory_handle());
-  const Streamed along = Stream(*stub_, request);
+  const StreamedGradient along = Stream(*stub_, request);
   ASSERT_TRUE(along.status.ok()) << along.status.error_message();
   EXPECT_EQ(along.Bytes(), solved.Bytes());
   EXPECT_FALSE(along.result.has_outputs());
@@ -219,7 +219,7 @@ TEST_F(GradientStreamTest, FinalStatesAloneSayNothingOfTheOutputLayer) {
   request.clear_cotangents();
   SetTensor({kSamples, 1, kLatent}, Normals(kSamples * kLatent, 4),
             request.mutable_final_state_cotangents());
-  const Streamed streamed = Stream(*stub_, request);
+  const StreamedGradient streamed = Stream(*stub_, request);
   ASSERT_TRUE(streamed.status.ok()) << streamed.status.error_message();
   for (const float x : FloatsOf(streamed.Of("output.weight").data)) EXPECT_EQ(x, 0);
   float largest = 0;
@@ -249,7 +249,7 @@ TEST_F(GradientStreamTest, RefusesMemoryAboveTheBudget) {
   const auto server =
       testing::ServerProcess::Start(repository_->path(), {"--gradients", "--max_queue_bytes=1MiB"});
   ASSERT_NE(server, nullptr);
-  const Streamed streamed = Stream(*Connect(server->address()), WithCotangents());
+  const StreamedGradient streamed = Stream(*Connect(server->address()), WithCotangents());
   EXPECT_EQ(streamed.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(streamed.status.error_message(), HasSubstr("the limit is 1048576"));
 }
@@ -305,7 +305,7 @@ TEST_F(GradientStreamTest, CountsInMetrics) {
 TEST_F(GradientStreamTest, IsRefusedUnlessTheOperatorAllowsIt) {
   const auto server = testing::ServerProcess::Start(repository_->path());
   ASSERT_NE(server, nullptr);
-  const Streamed streamed = Stream(*Connect(server->address()), WithCotangents());
+  const StreamedGradient streamed = Stream(*Connect(server->address()), WithCotangents());
   EXPECT_EQ(streamed.status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
 }
 

@@ -21,7 +21,7 @@ struct StreamedTensor {
 };
 
 // What a stream says, with its pieces put together.
-struct Streamed {
+struct StreamedGradient {
   grpc::Status status;
   std::vector<StreamedTensor> tensors;
   v1::GradientResponse result;
@@ -46,11 +46,11 @@ inline std::vector<float> FloatsOf(const std::string& bytes) {
   return values;
 }
 
-inline Streamed Stream(v1::DeepPcr::Stub& stub, const v1::GradientRequest& request) {
+inline StreamedGradient Stream(v1::DeepPcr::Stub& stub, const v1::GradientRequest& request) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
   const auto reader = stub.StreamGradient(&context, request);
-  Streamed streamed;
+  StreamedGradient streamed;
   bool ended = false;
   for (v1::StreamGradientResponse event; reader->Read(&event);) {
     EXPECT_FALSE(ended) << "the result is the last message";

@@ -46,6 +46,7 @@ for file in "${sources[@]}" "${shells[@]}" "${pythons[@]}"; do
     { say "$file: no SPDX line at the top"; status=1; }
 done
 "$python" tests/lint/include_rules.py || status=1
+"$python" tests/lint/one_definition.py || status=1
 for file in "${sources[@]}" "${shells[@]}" "${pythons[@]}"; do
   [ "$(wc -l <"$file")" -le 600 ] || { say "$file: longer than 600 lines"; status=1; }
 done

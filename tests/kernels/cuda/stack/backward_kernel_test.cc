@@ -17,7 +17,7 @@ constexpr double kTolerance = 1e-4;  // the tolerance of all float32 backends
 constexpr double kFloor = 1e-30;     // far above the least normal float, far below every gradient
 
 template <int W>
-void ExpectReference(const BackwardProblem& problem, const Gradients& want,
+void ExpectReference(const BackwardProblem& problem, const StackGradients& want,
                      const BackwardLaunch& launch, const std::string& what) {
   const int64_t dim = problem.dim();
   const BackwardAnswer got = GoBack<W>(problem, launch);
@@ -30,7 +30,7 @@ void ExpectReference(const BackwardProblem& problem, const Gradients& want,
 
 void ExpectReference(int width, const StackOptions& options) {
   const BackwardProblem problem(options);
-  const Gradients want = ReferenceGradients(problem);
+  const StackGradients want = ReferenceGradients(problem);
   for (const BackwardLaunch& launch :
        {BackwardLaunch{.num_warps = 2},
         BackwardLaunch{.interval = 1, .num_blocks = 4, .num_warps = 2},
@@ -155,7 +155,7 @@ TEST(BackwardKernelTest, OverflowIsNeverAFiniteNumber) {
                              .activation = Activation::kIdentity,
                              .gain = 1e6});
     std::fill(problem.states.begin(), problem.states.end(), 1.0F);
-    const Gradients want = ReferenceGradients(problem);
+    const StackGradients want = ReferenceGradients(problem);
     ASSERT_TRUE(std::isfinite(want.initial[0]));
     for (const int64_t interval : {0, 1, 4}) {
       const BackwardAnswer got = GoBack<8>(problem, {.interval = interval, .num_blocks = 2});

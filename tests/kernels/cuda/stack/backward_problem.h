@@ -51,7 +51,7 @@ struct BackwardProblem {
 };
 
 // ---- The oracle
-struct Gradients {
+struct StackGradients {
   std::vector<double> initial;          // [n, D]
   std::vector<double> deltas;           // [n, L, D]
   std::vector<double> weights, biases;  // [L, D, D], [L, D]
@@ -73,13 +73,13 @@ inline std::vector<double> DeltaOf(const DenseStackSpec& spec, int64_t l, const 
 }
 
 // Of problems with one column.
-inline Gradients ReferenceGradients(const BackwardProblem& problem) {
+inline StackGradients ReferenceGradients(const BackwardProblem& problem) {
   const DenseStackSpec& spec = problem.system.spec();
   const int64_t dim = problem.dim(), steps = problem.steps();
-  Gradients all{{},
-                std::vector<double>(problem.n * steps * dim),
-                std::vector<double>(steps * dim * dim),
-                std::vector<double>(steps * dim)};
+  StackGradients all{{},
+                     std::vector<double>(problem.n * steps * dim),
+                     std::vector<double>(steps * dim * dim),
+                     std::vector<double>(steps * dim)};
   for (int64_t s = 0; s < problem.n; ++s) {
     const auto from = problem.final_gradients.begin() + s * dim;
     std::vector<double> g(from, from + dim);

@@ -52,7 +52,7 @@ std::vector<float> Floats(const DeviceVector& values) { return {values.begin(), 
 template <int W>
 void ExpectParameterGradients(const StackOptions& options, int64_t n) {
   const BackwardProblem problem(options, n);
-  const Gradients want = ReferenceGradients(problem);
+  const StackGradients want = ReferenceGradients(problem);
   const int64_t dim = options.state_dim;
   for (const int64_t interval : {0, 4}) {
     const BackwardAnswer back = GoBack<W>(problem, {.interval = interval, .num_blocks = 2});
