@@ -3,16 +3,14 @@
 """Measures what classifier-free guidance costs; called by run.sh --guidance.
 
 A server on one core answers the same request with guidance and without, in turns: MAR's heads at
-their published widths, written by the Python of deploy/models/recipes/mar_head.md with drawn
-weights, and digits-class of the demo models. A ratio is formed within a turn, of the seconds that
-the server says a solve took.
+their published widths and a small one, written by the Python of deploy/models/recipes/mar_head.md
+with drawn weights. A ratio is formed within a turn, of the seconds that the server says a solve took.
 """
 
 import argparse
 import datetime
 import os
 import pathlib
-import shutil
 import statistics
 import sys
 import tempfile
@@ -32,16 +30,14 @@ import recipes  # noqa: E402
 import recipes_test  # noqa: E402
 import serving  # noqa: E402
 
-# Widths, blocks and conditions of mar_base, mar_large and mar_huge's loss, and of the recipe's page.
+# Widths, blocks and conditions of the recipe's page, of mar_base's, mar_large's and mar_huge's loss.
 HEADS = {'mar-page': (1024, 3, 1024), 'mar-base': (1024, 6, 768), 'mar-large': (1280, 8, 1024),
-         'mar-huge': (1536, 12, 1280)}
+         'mar-huge': (1536, 12, 1280), 'small': (64, 3, 64)}
 DIM, SCALE, WANTED = 16, 2.9, 1.6
-DEMO = 'digits-class'
 SAMPLES = {'mar-large': (1,), 'mar-huge': (1,)}  # of others one and eight
 NOTE = ('One core, sequential solver, 100 steps. "Guided" evaluates the network with the condition and '
         'without it in every step; both evaluations read every layer\'s weights once. Ratios are medians '
-        'of those of the turns, with the least and the largest. The target is for the head at B = 1. '
-        'digits-class is small, and its classes are laid out at load where nothing is guided.')
+        'of those of the turns, with the least and the largest. The target is for MAR\'s heads at B = 1.')
 
 
 def write_heads(folder):
@@ -54,20 +50,17 @@ def write_heads(folder):
         page.sizes.clear()
         page.sizes.update(sizes)
         recipes_test.write(page, network, folder / name / '1')
-    shutil.copytree(ROOT / 'deploy/models/repository' / DEMO / '1', folder / DEMO / '1')
 
 
 def conditions(server, name, samples, guided):
     """The flags of a request."""
-    flags = ['--num', str(samples), '--seed', '3', '--json', server.folder / 'out.json']
-    if name == DEMO:
-        flags += ['--class', '4']
-    else:
-        rows = np.random.default_rng(5).standard_normal((2, samples, HEADS[name][2]))
-        flags += ['--conditioning', server.saved('c', rows[0])]
-        if guided:
-            flags += ['--null_conditioning', server.saved('null', rows[1])]
-    return flags + (['--guidance_scale', str(SCALE)] if guided else [])
+    rows = np.random.default_rng(5).standard_normal((2, samples, HEADS[name][2]))
+    flags = ['--num', str(samples), '--seed', '3', '--json', server.folder / 'out.json',
+             '--conditioning', server.saved('c', rows[0])]
+    if not guided:
+        return flags
+    return [*flags, '--null_conditioning', server.saved('null', rows[1]),
+            '--guidance_scale', str(SCALE)]
 
 
 def seconds_of(server, name, samples, guided):
@@ -95,7 +88,7 @@ def rows_of(arguments, isa, folder):
     with serving.Server(str(arguments.build / 'server/deeppcr-server'),
                         str(arguments.build / 'client/deeppcr'), folder / 'models', folder,
                         ['--threads=1']) as server:
-        for name in (*HEADS, DEMO):
+        for name in HEADS:
             for samples in SAMPLES.get(name, (1, 8)):
                 print(f'{isa}: {name}, {samples}', file=sys.stderr, flush=True)
                 row = {'device': f'cpu-{isa}', **measure(server, name, samples, arguments.rounds)}
@@ -106,7 +99,7 @@ def rows_of(arguments, isa, folder):
 def table_of(rows):
     lines = []
     for row in rows:
-        judged = row['samples'] == 1 and row['model'] in HEADS
+        judged = row['samples'] == 1 and row['model'].startswith('mar')
         lines.append([row['device'], row['model'], row['samples'], 1e3 * row['plain_seconds'],
                       1e3 * row['guided_seconds'],
                       f"{row['ratio']:.3g}x ({cpu_tables.spread(row['spread'])})",
