@@ -4,11 +4,13 @@
 
 #include "inference/grpc_service.grpc.pb.h"
 #include "tests/integration/generation_fixture.h"
+#include "tests/testing/difference.h"
 #include "tests/testing/larger.h"
 
 namespace deeppcr {
 namespace {
 
+using testing::Difference;
 using ::testing::HasSubstr;
 using testing::Larger;
 
@@ -46,16 +48,6 @@ class GenerateControlsTest : public GenerationFixture {
   std::unique_ptr<v1::DeepPcr::Stub> gradients_;
 };
 std::unique_ptr<testing::ServerProcess> GenerateControlsTest::with_gradients_;
-
-double Difference(const std::vector<float>& a, const std::vector<float>& b) {
-  double difference = 0, largest = 0;
-  EXPECT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    difference = Larger(difference, std::fabs(double{a[i]} - double{b[i]}));
-    largest = Larger(largest, std::fabs(double{b[i]}));
-  }
-  return difference / largest;
-}
 
 // A request that uses all of them, for each kind of condition.
 v1::GenerateRequest Everything(v1::GenerateRequest request, int64_t dim) {

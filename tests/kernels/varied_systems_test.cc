@@ -7,6 +7,7 @@
 
 #include "kernels/base/file.h"
 #include "kernels/engine.h"
+#include "tests/testing/difference.h"
 #include "tests/testing/diffusion_tensors.h"
 #include "tests/testing/expect_error.h"
 #include "tests/testing/larger.h"
@@ -136,17 +137,6 @@ Answer Solve(const LoadedSystem& system, const SampleInputs& samples, std::strin
   const absl::Status run = system.Run(*resolved, {&item, 1}, nullptr);
   EXPECT_TRUE(run.ok()) << run;
   return answer;
-}
-
-// The largest difference, relative to the largest state.
-double Difference(const std::vector<float>& a, const std::vector<float>& b) {
-  double difference = 0, largest = 0;
-  EXPECT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    difference = Larger(difference, std::fabs(double{a[i]} - double{b[i]}));
-    largest = Larger(largest, std::fabs(double{b[i]}));
-  }
-  return difference / largest;
 }
 
 class VariedSystemsTest : public ::testing::TestWithParam<std::tuple<Condition, Sampler>> {
