@@ -11,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/engine.h"
@@ -41,6 +42,32 @@ FlagSpec Address(std::string name, std::string ServerConfig::*field, std::string
     if (!ParseHostPort(text).ok())
       return Mismatch(name, "host:port with a port in [0, 65535]", text);
     config.*field = std::string(text);
+    return absl::OkStatus();
+  };
+  return spec;
+}
+
+// unix:FILE; the field takes the file alone.
+FlagSpec Socket(std::string name, std::string ServerConfig::*field, std::string help) {
+  FlagSpec spec = Text(name, "unix:file", field, std::move(help));
+  spec.set = [name, field](std::string_view text, ServerConfig& config) {
+    if (!text.starts_with(kUnixScheme) || text.size() == kUnixScheme.size())
+      return Mismatch(name, "unix:file", text);
+    config.*field = std::string(text.substr(kUnixScheme.size()));
+    return absl::OkStatus();
+  };
+  return spec;
+}
+
+FlagSpec Names(std::string name, std::vector<std::string> ServerConfig::*field, std::string help) {
+  FlagSpec spec{name, "names, by commas", "", std::move(help), false, nullptr};
+  spec.set = [name, field](std::string_view text, ServerConfig& config) {
+    std::vector<std::string> names = absl::StrSplit(ToAbsl(text), ',');
+    for (std::string& each : names) {
+      absl::StripAsciiWhitespace(&each);
+      if (each.empty()) return Mismatch(name, "names, by commas", text);
+    }
+    config.*field = std::move(names);
     return absl::OkStatus();
   };
   return spec;
@@ -226,8 +253,17 @@ void AddNetworkFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(Text("token_file", "file", &C::token_file,
                        "Lines \"infer TOKEN\" and \"admin TOKEN\": calls need the metadata "
                        "\"authorization: Bearer TOKEN\"; read again on SIGHUP."));
-  specs.push_back(Switch("allow_remote_admin", &C::allow_remote_admin,
-                         "Accept LoadModel and UnloadModel from other machines."));
+  specs.push_back(Choice("admin", {"auto", "proved"}, &C::admin,
+                         "Who may load and unload models. proved: who shows the role admin, by "
+                         "--admin_listen, --token_file or --admin_names. auto: everybody, while "
+                         "--listen is loopback and neither tokens nor names are set, else as "
+                         "proved."));
+  specs.push_back(Socket("admin_listen", &C::admin_listen,
+                         "UNIX socket, of mode 0600, whose callers have the role admin."));
+  specs.push_back(Names("admin_names", &C::admin_names,
+                        "Client certificates with one of these names, as --tls_client_ca verifies "
+                        "them, have the role admin: a subject alternative name, or the common name "
+                        "where there is none."));
   specs.push_back(Switch("reflection", &C::reflection, "Serve gRPC reflection."));
 }
 
@@ -343,6 +379,7 @@ absl::Status ReadFlag(std::span<const std::string> arguments, size_t* index,
 }
 
 bool IsLoopback(const std::string& listen) {
+  if (listen.starts_with(kUnixScheme)) return true;
   const auto address = ParseHostPort(listen);
   if (!address.ok()) return false;
   in_addr v4 = {};
@@ -358,12 +395,18 @@ absl::Status CheckSecurity(const ServerConfig& config) {
   if (config.tls_cert.empty() && !config.token_file.empty() && !IsLoopback(config.listen))
     return InvalidArgument("--token_file: expected --tls_cert beside it where --listen is not ",
                            "loopback: tokens would cross the network in plain text");
+  if (config.tls_client_ca.empty() && !config.admin_names.empty())
+    return InvalidArgument("--admin_names: expected --tls_client_ca beside it, got none");
   return absl::OkStatus();
 }
 
 absl::Status CheckWhole(const ServerConfig& config) {
   if (config.model_repository.empty()) {
     return InvalidArgument("--model_repository: expected a directory, got none");
+  }
+  if (!config.socket.empty() && config.socket == config.admin_listen) {
+    return InvalidArgument("--admin_listen: expected another file than that of --socket, got ",
+                           Quoted(config.socket, 200));
   }
   if (config.http_listen.starts_with('[')) {
     return InvalidArgument("--http_listen: expected an IPv4 address (the HTTP library as packaged ",
@@ -436,6 +479,11 @@ absl::StatusOr<HostPort> ParseHostPort(std::string_view text) {
     return InvalidArgument("an IPv6 address needs brackets: [::1]:8001");
   }
   return result;
+}
+
+bool IsAdminOpen(const ServerConfig& config) {
+  return config.admin == "auto" && config.token_file.empty() && config.admin_names.empty() &&
+         IsLoopback(config.listen);
 }
 
 int ResolvedWorkers(const ServerConfig& config) {

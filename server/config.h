@@ -28,6 +28,7 @@ struct ServerConfig {
   std::string model_repository;                // required
   std::string listen = "127.0.0.1:8001";       // gRPC; port 0: any free one
   std::string socket;                          // path of a UNIX socket for gRPC too; empty: none
+  std::string admin_listen;                    // the same for administrators; empty: none
   std::string http_listen = "127.0.0.1:8002";  // metrics and probes
   std::string port_file;                       // bound ports as JSON, once models were tried
   VersionPolicies versions;                    // loaded at start
@@ -58,9 +59,10 @@ struct ServerConfig {
   double max_connection_age_grace_seconds = 0;  // for calls in progress after that; 0: no limit
   double max_connection_idle_seconds = 900;     // 0: no limit
   std::string tls_cert, tls_key;                // PEM files; empty: plain text
-  std::string tls_client_ca;  // PEM file; set: clients need a certificate that it signed
-  std::string token_file;     // see authorizer.h; empty: no tokens
-  bool allow_remote_admin = false;
+  std::string tls_client_ca;             // PEM file; set: clients need a certificate that it signed
+  std::string token_file;                // see authorizer.h; empty: no tokens
+  std::string admin = "auto";            // auto, proved
+  std::vector<std::string> admin_names;  // of client certificates
   bool reflection = true;
   double reply_seconds = 30;
   double drain_pause_seconds = 0;
@@ -106,6 +108,9 @@ using Environment = std::function<const char*(const char*)>;
 // kInvalidArgument naming the flag, what was expected and what came.
 absl::StatusOr<CommandLine> ParseCommandLine(std::span<const std::string> arguments,
                                              const Environment& environment);
+
+// True if every caller may load and unload models, without showing anything.
+bool IsAdminOpen(const ServerConfig& config);
 
 // A host and port, e.g. from "127.0.0.1:8001" or "[::1]:0". The host keeps its brackets.
 struct HostPort {

@@ -57,11 +57,7 @@ absl::Status CheckKeyPair(const ServerConfig& config) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(
-    const ServerConfig& config) {
-  if (config.tls_cert.empty()) return grpc::InsecureServerCredentials();
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeTls(const ServerConfig& config) {
   DEEPPCR_RETURN_IF_ERROR(CheckKeyPair(config));
   tls::TlsServerCredentialsOptions options(std::make_shared<tls::FileWatcherCertificateProvider>(
       config.tls_key, config.tls_cert, config.tls_client_ca, kRefreshSeconds));
@@ -72,6 +68,27 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(
     options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   }
   return tls::TlsServerCredentials(options);
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(
+    const ServerConfig& config, const std::shared_ptr<grpc::AuthMetadataProcessor>& gate) {
+  std::shared_ptr<grpc::ServerCredentials> credentials;
+  if (!config.tls_cert.empty()) {
+    DEEPPCR_ASSIGN_OR_RETURN(credentials, MakeTls(config));
+  } else if (gate == nullptr || config.listen.starts_with(kUnixScheme)) {
+    return grpc::InsecureServerCredentials();
+  } else {
+    // Insecure credentials take no gate. These put nothing on the wire either.
+    credentials = tls::LocalServerCredentials(LOCAL_TCP);
+  }
+  if (gate != nullptr) credentials->SetAuthMetadataProcessor(gate);
+  return credentials;
+}
+
+std::shared_ptr<grpc::ServerCredentials> MakeAdminCredentials() {
+  return tls::LocalServerCredentials(UDS);
 }
 
 }  // namespace deeppcr

@@ -6,18 +6,24 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "grpcpp/security/auth_metadata_processor.h"
 #include "grpcpp/security/server_credentials.h"
 #include "server/config.h"
 
 namespace deeppcr {
 
-// The credentials of the gRPC listener: plain text, or TLS if config names a certificate, with
-// client certificates if it names who signs them. The files are read again when they change; while
+// The credentials of --listen: plain text, or TLS if config names a certificate, with client
+// certificates if it names who signs them. The files are read again when they change; while
 // certificate and key do not fit together new connections fail, so both are to change at once.
+// gate: sees the headers of every call before its message is read, except on a UNIX socket; null:
+// none. Where there is one, plain text is for peers on loopback only.
 // Errors: those of ReadFile; kInvalidArgument (a file that is no PEM, or a key that is not the
 // certificate's).
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(
-    const ServerConfig& config);
+    const ServerConfig& config, const std::shared_ptr<grpc::AuthMetadataProcessor>& gate);
+
+// The credentials of --admin_listen, by which IsOfAdminSocket (rpc/shown.h) knows its calls.
+std::shared_ptr<grpc::ServerCredentials> MakeAdminCredentials();
 
 }  // namespace deeppcr
 

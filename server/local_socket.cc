@@ -27,24 +27,35 @@ bool IsServed(const sockaddr_un& address) {
 
 }  // namespace
 
-absl::Status ClearSocket(const std::string& path) {
+absl::Status ClearSocket(std::string_view flag, const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   // gRPC would take a percent sign for the start of an escape.
   if (path.empty() || path.size() >= sizeof(address.sun_path) || path.find('%') != path.npos)
-    return InvalidArgument("--socket: expected a path of at most ", sizeof(address.sun_path) - 1,
-                           " bytes without %, got ", Quoted(path, 200));
+    return InvalidArgument("--", flag, ": expected a path of at most ",
+                           sizeof(address.sun_path) - 1, " bytes without %, got ",
+                           Quoted(path, 200));
   std::memcpy(address.sun_path, path.data(), path.size());
   struct stat status = {};
   if (lstat(path.c_str(), &status) != 0) {
     if (errno == ENOENT) return absl::OkStatus();
-    return InvalidArgument("--socket: ", path, ": ", std::strerror(errno));
+    return InvalidArgument("--", flag, ": ", path, ": ", std::strerror(errno));
   }
   if (!S_ISSOCK(status.st_mode))
-    return InvalidArgument("--socket: ", path, " is there, and is no socket");
-  if (IsServed(address)) return absl::UnavailableError(StrCat("--socket: ", path, " is taken"));
+    return InvalidArgument("--", flag, ": ", path, " is there, and is no socket");
+  if (IsServed(address)) return absl::UnavailableError(StrCat("--", flag, ": ", path, " is taken"));
   if (unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
-  return InvalidArgument("--socket: ", path, ": ", std::strerror(errno));
+  return InvalidArgument("--", flag, ": ", path, ": ", std::strerror(errno));
+}
+
+PrivateSockets::PrivateSockets() : before_(umask(0177)) {}
+
+PrivateSockets::~PrivateSockets() { umask(before_); }
+
+void LetOthersReach(const std::string& path) {
+  const mode_t mask = umask(0);
+  umask(mask);
+  chmod(path.c_str(), 0777 & ~mask);
 }
 
 }  // namespace deeppcr

@@ -20,6 +20,7 @@
 #include "nlohmann/json.hpp"
 #include "server/credentials.h"
 #include "server/local_socket.h"
+#include "server/rpc/shown.h"
 #include "server/schedule/warm_up.h"
 
 namespace deeppcr {
@@ -134,7 +135,9 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
                      .life = std::chrono::milliseconds(Milliseconds(config.trajectory_seconds))},
                     metrics_),
       shadow_(config.shadow_rate, batcher_, metrics_),
-      authorizer_(config.token_file),
+      authorizer_({.token_file = config.token_file,
+                   .admin_names = {config.admin_names.begin(), config.admin_names.end()},
+                   .open_admin = IsAdminOpen(config)}),
       tracer_(std::move(tracer)),
       context_{store_,
                batcher_,
@@ -150,7 +153,6 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
                *tracer_,
                config.max_message_bytes,
                config.gradients,
-               config.allow_remote_admin,
                ScheduleOptionsOf(config),
                config.versions},
       service_(context_),
@@ -171,7 +173,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config
       auto tracer, Tracer::Create(config.trace_file, config.trace_rate, config.max_trace_bytes));
   std::unique_ptr<Server> server(new Server(config, std::move(engine), std::move(tracer), logger));
   DEEPPCR_RETURN_IF_ERROR(server->authorizer_.Reload());
-  DEEPPCR_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(config));
+  std::shared_ptr<TokenGate> gate;
+  if (server->authorizer_.enabled())
+    gate = std::make_shared<TokenGate>(server->authorizer_, server->metrics_, logger);
+  DEEPPCR_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(config, gate));
   DEEPPCR_RETURN_IF_ERROR(server->StartHttp());
   DEEPPCR_RETURN_IF_ERROR(server->StartGrpc(credentials));
   DEEPPCR_RETURN_IF_ERROR(ClearPortFile(config.port_file));
@@ -201,22 +206,34 @@ absl::Status Server::StartGrpc(const std::shared_ptr<grpc::ServerCredentials>& c
   grpc::ServerBuilder builder;
   SetLimits(config_, builder);
   builder.AddListeningPort(config_.listen, credentials, &grpc_port_);
-  int socket_served = config_.socket.empty() ? 1 : 0;
-  if (!config_.socket.empty()) {
-    DEEPPCR_RETURN_IF_ERROR(ClearSocket(config_.socket));
-    builder.AddListeningPort(StrCat(kUnixScheme, config_.socket), grpc::InsecureServerCredentials(),
-                             &socket_served);
-  }
+  int socket_served = 1, admin_served = 1;
+  const auto listen = [&](std::string_view flag, const std::string& path,
+                          std::shared_ptr<grpc::ServerCredentials> shown, int* served) {
+    if (path.empty()) return absl::OkStatus();
+    *served = 0;
+    builder.AddListeningPort(StrCat(kUnixScheme, path), std::move(shown), served);
+    return ClearSocket(flag, path);
+  };
+  DEEPPCR_RETURN_IF_ERROR(
+      listen("socket", config_.socket, grpc::InsecureServerCredentials(), &socket_served));
+  DEEPPCR_RETURN_IF_ERROR(
+      listen("admin_listen", config_.admin_listen, MakeAdminCredentials(), &admin_served));
   builder.RegisterService(&service_);
   builder.RegisterService(&v2_service_);
-  grpc_ = builder.BuildAndStart();
+  {
+    const PrivateSockets sockets;
+    grpc_ = builder.BuildAndStart();
+  }
   // Where one address cannot be had gRPC gives none.
   if (grpc_port_ != 0 && socket_served == 0)
     return absl::UnavailableError(StrCat("--socket: cannot make ", config_.socket));
+  if (grpc_port_ != 0 && admin_served == 0)
+    return absl::UnavailableError(StrCat("--admin_listen: cannot make ", config_.admin_listen));
   if (grpc_ == nullptr || grpc_port_ == 0) {
     return absl::UnavailableError(
         StrCat("cannot listen on ", config_.listen, " for gRPC: the address is taken or not ours"));
   }
+  if (!config_.socket.empty()) LetOthersReach(config_.socket);
   grpc_->GetHealthCheckService()->SetServingStatus("", false);
   return absl::OkStatus();
 }

@@ -65,8 +65,9 @@ absl::StatusOr<Authorizer::Tokens> Authorizer::Parse(std::string_view text,
 
 absl::Status Authorizer::Reload() {
   if (!enabled()) return absl::OkStatus();
-  DEEPPCR_ASSIGN_OR_RETURN(const std::string text, ReadFile(path_, kMaxFileBytes));
-  DEEPPCR_ASSIGN_OR_RETURN(Tokens tokens, Parse(text, path_));
+  const std::string& path = options_.token_file;
+  DEEPPCR_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxFileBytes));
+  DEEPPCR_ASSIGN_OR_RETURN(Tokens tokens, Parse(text, path));
   const std::lock_guard lock(mutex_);
   tokens_ = std::move(tokens);
   return absl::OkStatus();
@@ -77,9 +78,17 @@ absl::StatusOr<std::string> Authorizer::Identify(std::string_view header) const 
   return Sha256Hex(TokenOf(header).substr(0, kMaxTokenBytes + 1));
 }
 
-absl::Status Authorizer::Check(std::string_view header, Role needed) const {
-  if (!enabled()) return absl::OkStatus();
-  const std::string_view token = TokenOf(header);
+absl::Status Authorizer::Check(const Shown& shown, Role needed) const {
+  const auto is_admin = [this](std::string_view name) {
+    return options_.admin_names.contains(name);
+  };
+  if (IsOpen(needed) || shown.admin_socket || std::ranges::any_of(shown.names, is_admin))
+    return absl::OkStatus();
+  if (!enabled())
+    return absl::PermissionDeniedError(
+        "models are loaded and unloaded by callers who show that they may: over the socket of "
+        "--admin_listen, with a token of --token_file, or with a certificate of --admin_names");
+  const std::string_view token = TokenOf(shown.header);
   if (token.empty())
     return absl::UnauthenticatedError(
         "expected the metadata \"authorization: Bearer TOKEN\", got none");

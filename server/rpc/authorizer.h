@@ -2,13 +2,16 @@
 #ifndef DEEPPCR_SERVER_RPC_AUTHORIZER_H_
 #define DEEPPCR_SERVER_RPC_AUTHORIZER_H_
 
-// Access control: bearer tokens with roles.
+// Access control: which role a caller has shown. Addresses of peers decide nothing: a proxy, a
+// sidecar or a forwarded port makes anybody a neighbour.
 
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,26 +21,45 @@ namespace deeppcr {
 // Roles of callers: kInfer may run and describe models, kAdmin may also load and unload them.
 enum class Role : uint8_t { kInfer, kAdmin };
 
+struct AuthorizerOptions {
+  // A file with a role and a token on each line, "infer TOKEN" or "admin TOKEN", tokens of
+  // kMinTokenBytes..kMaxTokenBytes characters of [A-Za-z0-9._~+/=-]; empty lines and lines that
+  // begin with # mean nothing. Empty: calls need no token.
+  std::string token_file;
+  // The names of client certificates whose owners are kAdmin.
+  std::set<std::string, std::less<>> admin_names;
+  // Where calls need no token, also callers that have shown nothing are kAdmin.
+  bool open_admin = false;
+};
+
+// What a caller has shown.
+struct Shown {
+  std::string_view header;                   // the metadata `authorization`; empty: none
+  std::vector<std::string_view> names = {};  // of its certificate, which TLS has verified
+  bool admin_socket = false;                 // the call came over the socket of administrators
+};
+
 // Thread-safe.
 class Authorizer {
  public:
-  // path: a file with a role and a token on each line, "infer TOKEN" or "admin TOKEN", tokens of
-  // kMinTokenBytes..kMaxTokenBytes characters of [A-Za-z0-9._~+/=-]; empty lines and lines that
-  // begin with # mean nothing. An empty path: everybody may call everything.
-  explicit Authorizer(std::string path) : path_(std::move(path)) {}
+  explicit Authorizer(AuthorizerOptions options) : options_(std::move(options)) {}
 
   static constexpr size_t kMinTokenBytes = 16, kMaxTokenBytes = 512;
 
-  bool enabled() const { return !path_.empty(); }
+  // True if calls need a token.
+  bool enabled() const { return !options_.token_file.empty(); }
+  // True if callers that show nothing have this role.
+  bool IsOpen(Role role) const {
+    return !enabled() && (role == Role::kInfer || options_.open_admin);
+  }
   // Reads the file. Tokens that were read before stay if that fails. Errors: those of ReadFile;
   // kInvalidArgument naming file and line.
   absl::Status Reload();
 
-  // header: the call's metadata `authorization`, empty if it has none.
   // Errors: kUnauthenticated (no token, or an unknown one), kPermissionDenied (a lesser role).
-  absl::Status Check(std::string_view header, Role needed) const;
-  // Who calls with this header, which passed Check: callers of one token are one. Empty where
-  // everybody may call. Errors: kInternal.
+  absl::Status Check(const Shown& shown, Role needed) const;
+  // Who calls with this header of a call that passed Check: callers of one token are one. Empty
+  // where calls need no token. Errors: kInternal.
   absl::StatusOr<std::string> Identify(std::string_view header) const;
 
  private:
@@ -45,7 +67,7 @@ class Authorizer {
   using Tokens = std::map<std::string, Role>;
   static absl::StatusOr<Tokens> Parse(std::string_view text, const std::string& path);
 
-  const std::string path_;
+  const AuthorizerOptions options_;
   mutable std::mutex mutex_;
   Tokens tokens_;
 };

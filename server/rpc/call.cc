@@ -10,6 +10,7 @@
 #include "kernels/base/strings.h"
 #include "server/codec/wire.h"
 #include "server/rpc/grpc_status.h"
+#include "server/rpc/shown.h"
 
 namespace deeppcr {
 namespace {
@@ -68,13 +69,10 @@ void Call::OnDone() {
 std::string_view Call::Header() const {
   // gRPC makes a map of the metadata for whoever asks for it.
   if (!context_.authorizer.enabled()) return {};
-  const auto& metadata = rpc_->client_metadata();
-  const auto found = metadata.find("authorization");
-  if (found == metadata.end()) return {};
-  return {found->second.data(), found->second.size()};
+  return AuthorizationIn(rpc_->client_metadata());
 }
 
-absl::Status Call::Authorize() const { return context_.authorizer.Check(Header(), role_); }
+absl::Status Call::Authorize() const { return CheckCaller(context_.authorizer, *rpc_, role_); }
 
 TraceParent Call::Trace() const {
   const auto& metadata = rpc_->client_metadata();

@@ -3,7 +3,6 @@
 
 #include <chrono>
 
-#include "absl/strings/str_replace.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "server/codec/reply_codec.h"
@@ -40,15 +39,6 @@ SystemPreparer::Made PrepareSteps(const ServedModel& model, const SystemKey& key
                              {"seconds", seconds.count()},
                              {"plan", (*made)->plan().id}});
   return made;
-}
-
-bool IsLoopbackPeer(std::string_view peer) {
-  if (peer.starts_with("unix:") || peer.starts_with("unix-abstract:")) return true;
-  if (peer.starts_with("ipv4:")) return peer.substr(5).starts_with("127.");
-  if (!peer.starts_with("ipv6:")) return false;
-  const std::string address = absl::StrReplaceAll(
-      ToAbsl(peer.substr(5)), {{"%5B", "["}, {"%5D", "]"}, {"%5b", "["}, {"%5d", "]"}});
-  return address.starts_with("[::1]:") || address.starts_with("[::ffff:127.");
 }
 
 using Reactor = grpc::ServerUnaryReactor;

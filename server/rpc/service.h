@@ -28,10 +28,6 @@
 
 namespace deeppcr {
 
-// True for peers of this machine, in gRPC's notation: "ipv4:127.0.0.1:1234", "ipv6:[::1]:1234"
-// (brackets may be percent-encoded), "unix:...".
-bool IsLoopbackPeer(std::string_view peer);
-
 // The objects that every call works with. All references outlive the service.
 struct ServiceContext {
   ModelStore& store;
@@ -47,8 +43,7 @@ struct ServiceContext {
   const Authorizer& authorizer;
   Tracer& tracer;
   int64_t max_message_bytes = 0;
-  bool gradients = false;  // models are loaded with their backward passes
-  bool allow_remote_admin = false;
+  bool gradients = false;    // models are loaded with their backward passes
   ScheduleOptions schedule;  // the batcher's
   VersionPolicies versions;
 

@@ -56,11 +56,6 @@ class AdminCall final : public UnaryCall {
 
   absl::Status Admit() {
     role_ = Role::kAdmin;
-    if (!context_.allow_remote_admin && !IsLoopbackPeer(rpc_->peer())) {
-      return absl::PermissionDeniedError(
-          "models are loaded and unloaded from the server's own machine only, unless it runs with "
-          "--allow_remote_admin");
-    }
     return Receive(&request_);
   }
 

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Starting and stopping the real server.
-#include <arpa/inet.h>
-#include <ifaddrs.h>
 #include <net/if.h>
 #include <signal.h>
 
@@ -122,54 +120,6 @@ TEST_F(LifecycleTest, StopsAtOnceWithIdleConnections) {
   server->Signal(SIGTERM);
 
   EXPECT_EQ(server->Wait(20), 0);
-}
-
-// An address of this machine that is not loopback; empty if there is none.
-std::string OutsideAddress() {
-  std::string address;
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return address;
-  for (const ifaddrs* each = all; each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET) continue;
-    if ((each->ifa_flags & IFF_LOOPBACK) != 0) continue;
-    sockaddr_in internet = {};
-    std::memcpy(&internet, each->ifa_addr, sizeof(internet));
-    char text[INET_ADDRSTRLEN] = {};
-    inet_ntop(AF_INET, &internet.sin_addr, text, sizeof(text));
-    address = text;
-  }
-  freeifaddrs(all);
-  return address;
-}
-
-grpc::StatusCode LoadOver(const std::string& address) {
-  v1::LoadModelRequest load;
-  load.set_model("net");
-  v1::LoadModelResponse loaded;
-  grpc::ClientContext load_context;
-  const grpc::Status status = Connect(address)->LoadModel(&load_context, load, &loaded);
-  v1::UnloadModelRequest unload;
-  unload.set_model("nothing");
-  v1::UnloadModelResponse unloaded;
-  grpc::ClientContext unload_context;
-  const grpc::Status other = Connect(address)->UnloadModel(&unload_context, unload, &unloaded);
-  const bool allowed = status.ok() && other.error_code() == grpc::StatusCode::NOT_FOUND;
-  return allowed ? grpc::StatusCode::OK : other.error_code();
-}
-
-TEST_F(LifecycleTest, OtherMachinesLoadModelsOnlyIfAllowed) {
-  const std::string outside = OutsideAddress();
-  if (outside.empty()) GTEST_SKIP() << "this machine has loopback only";
-  for (const bool allowed : {false, true}) {
-    const auto server = ServerProcess::Start(
-        repository_.path(), {"--listen=0.0.0.0:0",
-                             std::string("--allow_remote_admin=") + (allowed ? "true" : "false")});
-    ASSERT_NE(server, nullptr);
-    const std::string port = ":" + std::to_string(server->grpc_port());
-    EXPECT_EQ(LoadOver("127.0.0.1" + port), grpc::StatusCode::OK);
-    EXPECT_EQ(LoadOver(outside + port),
-              allowed ? grpc::StatusCode::OK : grpc::StatusCode::PERMISSION_DENIED);
-  }
 }
 
 // Counts the lines of the server's log whose Forward call was answered OK.

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <thread>
 
+#include "grpcpp/generic/generic_stub.h"
 #include "inference/grpc_service.grpc.pb.h"
 #include "tests/integration/service_fixture.h"
 
@@ -12,6 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
+constexpr std::chrono::milliseconds kPatience(20000), kMoment(300);
 constexpr char kInfer[] = "infer-0123456789abcdef", kAdmin[] = "admin-0123456789abcdef";
 
 class SecurityTest : public ::testing::Test {
@@ -32,10 +34,11 @@ class SecurityTest : public ::testing::Test {
     OpenSsl({"req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=" + name,
              "-keyout", File(name + ".key"), "-out", File(name + ".pem")});
   }
-  // Makes NAME.pem and NAME.key for localhost, signed by the authority.
-  void MakeCertificate(const std::string& name, const std::string& authority) {
-    OpenSsl({"req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-addext",
-             "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", File(name + ".key"), "-out",
+  // Makes NAME.pem and NAME.key for this host, signed by the authority.
+  void MakeCertificate(const std::string& name, const std::string& authority,
+                       const std::string& host = "localhost") {
+    OpenSsl({"req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=" + host, "-addext",
+             "subjectAltName=DNS:" + host + ",IP:127.0.0.1", "-keyout", File(name + ".key"), "-out",
              File(name + ".csr")});
     OpenSsl({"x509", "-req", "-days", "2", "-in", File(name + ".csr"), "-CA",
              File(authority + ".pem"), "-CAkey", File(authority + ".key"), "-CAcreateserial",
@@ -50,9 +53,10 @@ class SecurityTest : public ::testing::Test {
     return Start(flags);
   }
 
-  // Sends one Forward over a connection of its own; an empty `authority` means plain text.
-  grpc::Status Forward(const ServerProcess& server, const std::string& authority,
-                       const std::string& identity = "", const std::string& token = "") {
+  // A stub with a connection of its own; an empty `authority` means plain text.
+  std::unique_ptr<v1::DeepPcr::Stub> Connect(const ServerProcess& server,
+                                             const std::string& authority,
+                                             const std::string& identity) {
     grpc::SslCredentialsOptions tls;
     if (!authority.empty()) tls.pem_root_certs = Contents(File(authority + ".pem"));
     if (!identity.empty()) {
@@ -61,15 +65,50 @@ class SecurityTest : public ::testing::Test {
     }
     grpc::ChannelArguments arguments;
     arguments.SetInt("test.distinct", ++connections_);
-    const auto stub = v1::DeepPcr::NewStub(grpc::CreateCustomChannel(
+    return v1::DeepPcr::NewStub(grpc::CreateCustomChannel(
         server.address(),
         authority.empty() ? grpc::InsecureChannelCredentials() : grpc::SslCredentials(tls),
         arguments));
+  }
+
+  grpc::Status Forward(const ServerProcess& server, const std::string& authority,
+                       const std::string& identity = "", const std::string& token = "") {
+    const auto stub = Connect(server, authority, identity);
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
     if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
     v1::ForwardResponse response;
     return stub->Forward(&context, MakeRequest(), &response);
+  }
+
+  grpc::Status Load(const ServerProcess& server, const std::string& authority,
+                    const std::string& identity) {
+    const auto stub = Connect(server, authority, identity);
+    grpc::ClientContext context;
+    v1::LoadModelRequest request;
+    request.set_model("net");
+    v1::LoadModelResponse response;
+    return stub->LoadModel(&context, request, &response);
+  }
+
+  // How a call ends of which the server gets the headers and, within that time, nothing else.
+  static grpc::StatusCode StatusOfHeaders(const std::shared_ptr<grpc::Channel>& channel,
+                                          const std::string& method, const std::string& token = "",
+                                          std::chrono::milliseconds time = kPatience) {
+    grpc::GenericStub stub(channel);
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + time);
+    if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
+    grpc::CompletionQueue queue;
+    const auto call = stub.PrepareCall(&context, method, &queue);
+    grpc::Status status;
+    call->StartCall(&status);
+    void* tag = nullptr;
+    bool ok = false;
+    queue.Next(&tag, &ok);
+    call->Finish(&status, &status);
+    queue.Next(&tag, &ok);
+    return status.error_code();
   }
 
   TemporaryDirectory folder_;
@@ -99,13 +138,58 @@ TEST_F(SecurityTest, ClientsNeedACertificateWhereTheirSignerIsNamed) {
   MakeAuthority("clients");
   MakeCertificate("server", "ca");
   MakeCertificate("robot", "clients");
+  MakeCertificate("operator", "clients", "operators.example");
   MakeCertificate("stranger", "ca");
-  const auto server = StartTls({"--tls_client_ca=" + File("clients.pem")});
+  const auto server = StartTls(
+      {"--tls_client_ca=" + File("clients.pem"), "--admin_names=other.example, operators.example"});
   ASSERT_NE(server, nullptr);
   const grpc::Status good = Forward(*server, "ca", "robot");
   EXPECT_TRUE(good.ok()) << good.error_message();
   EXPECT_EQ(Forward(*server, "ca").error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(Forward(*server, "ca", "stranger").error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Load(*server, "ca", "robot").error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  const grpc::Status loaded = Load(*server, "ca", "operator");
+  EXPECT_TRUE(loaded.ok()) << loaded.error_message();
+}
+
+TEST_F(SecurityTest, CallsWithoutATokenEndAtTheirHeaders) {
+  std::ofstream(File("tokens")) << "infer " << kInfer << "\n";
+  MakeAuthority("ca");
+  MakeCertificate("server", "ca");
+  grpc::SslCredentialsOptions tls;
+  tls.pem_root_certs = Contents(File("ca.pem"));
+  const std::string tokens = "--token_file=" + File("tokens");
+  const auto plain = Start({tokens, "--socket=" + File("socket")});
+  const auto secret = StartTls({tokens});
+  ASSERT_TRUE(plain != nullptr && secret != nullptr);
+  const auto insecure = grpc::InsecureChannelCredentials();
+  const std::shared_ptr<grpc::Channel> channels[] = {
+      grpc::CreateChannel(plain->address(), insecure),
+      grpc::CreateChannel("localhost:" + std::to_string(secret->grpc_port()),
+                          grpc::SslCredentials(tls)),
+  };
+  for (const auto& channel : channels) {
+    for (const char* method : {"/deeppcr.v1.DeepPcr/Forward", "/deeppcr.v1.DeepPcr/LoadModel",
+                               "/inference.GRPCInferenceService/ModelStreamInfer",
+                               "/inference.GRPCInferenceService/ModelReady"}) {
+      EXPECT_EQ(StatusOfHeaders(channel, method), grpc::StatusCode::UNAUTHENTICATED) << method;
+      EXPECT_EQ(StatusOfHeaders(channel, method, kInfer, kMoment),
+                grpc::StatusCode::DEADLINE_EXCEEDED)
+          << method << " waits for its message";
+    }
+    // Everybody may ask these, so they wait for their message.
+    for (const char* method :
+         {"/grpc.health.v1.Health/Check", "/inference.GRPCInferenceService/ServerLive"})
+      EXPECT_EQ(StatusOfHeaders(channel, method, "", kMoment), grpc::StatusCode::DEADLINE_EXCEEDED)
+          << method;
+  }
+  // No gate stands on a UNIX socket; the stream itself refuses.
+  EXPECT_EQ(StatusOfHeaders(grpc::CreateChannel("unix:" + File("socket"), insecure),
+                            "/inference.GRPCInferenceService/ModelStreamInfer"),
+            grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_THAT(plain->Get("/metrics"),
+              HasSubstr("deeppcr_requests_total{code=\"UNAUTHENTICATED\",method=\"Forward\","
+                        "model=\"\"} 1\n"));
 }
 
 TEST_F(SecurityTest, ANewCertificateIsTakenWithoutARestart) {
@@ -164,7 +248,7 @@ TEST_F(SecurityTest, TokensSayWhoMayDoWhat) {
   write(std::string("infer ") + kInfer + "\nadmin " + kAdmin + "\n");
   const auto server = Start({"--token_file=" + File("tokens")});
   ASSERT_NE(server, nullptr);
-  const auto stub = Connect(server->address());
+  const auto stub = deeppcr::Connect(server->address());
   const auto load = [&](const char* token) {
     v1::LoadModelRequest request;
     request.set_model("net");
@@ -189,12 +273,9 @@ TEST_F(SecurityTest, TokensSayWhoMayDoWhat) {
   grpc::ClientContext infer, stream_context, ready_context;
   EXPECT_EQ(v2->ModelInfer(&infer, {}, &inferred).error_code(), grpc::StatusCode::UNAUTHENTICATED);
   const auto stream = v2->ModelStreamInfer(&stream_context);
-  stream->Write({});
   inference::ModelStreamInferResponse refused;
-  ASSERT_TRUE(stream->Read(&refused));
-  EXPECT_THAT(refused.error_message(), ::testing::StartsWith("UNAUTHENTICATED"));
-  stream->WritesDone();
-  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_FALSE(stream->Read(&refused));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
   inference::ServerReadyResponse ready;
   EXPECT_TRUE(v2->ServerReady(&ready_context, {}, &ready).ok());
   EXPECT_TRUE(ready.ready());

@@ -31,7 +31,7 @@ class SocketTest : public ::testing::Test {
   const std::string address_ = "unix:" + path_;
 };
 
-TEST_F(SocketTest, AnswersAsThePortDoesAndItsClientsAreOfThisMachine) {
+TEST_F(SocketTest, AnswersAsThePortDoes) {
   const auto server = Start();
   ASSERT_NE(server, nullptr);
   v1::ForwardResponse here, there;

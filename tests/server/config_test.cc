@@ -34,18 +34,18 @@ TEST(ConfigTest, DefaultsAreThoseOfTheStruct) {
   EXPECT_EQ(line.config.listen, "127.0.0.1:8001");
   EXPECT_EQ(line.config.max_message_bytes, 16 << 20);
   EXPECT_EQ(line.config.max_grpc_memory_bytes, 512 << 20);
-  EXPECT_FALSE(line.config.allow_remote_admin);
+  EXPECT_EQ(line.config.admin, "auto");
 }
 
 TEST(ConfigTest, TakesValuesInEveryForm) {
   const auto line =
-      Parse({"--model-repository", "/m", "--max_queue=7", "--allow_remote_admin",
-             "--reflection=false", "--max_message_bytes=2MiB", "--shadow_rate", "0.5"});
+      Parse({"--model-repository", "/m", "--max_queue=7", "--allow_empty", "--reflection=false",
+             "--max_message_bytes=2MiB", "--shadow_rate", "0.5"});
 
   ASSERT_TRUE(line.ok()) << line.status();
   EXPECT_EQ(line->config.model_repository, "/m");
   EXPECT_EQ(line->config.max_queue, 7);
-  EXPECT_TRUE(line->config.allow_remote_admin);
+  EXPECT_TRUE(line->config.allow_empty);
   EXPECT_FALSE(line->config.reflection);
   EXPECT_EQ(line->config.max_message_bytes, 2 << 20);
   EXPECT_EQ(line->config.shadow_rate, 0.5);
@@ -161,8 +161,14 @@ INSTANTIATE_TEST_SUITE_P(
                     "--max_connection_idle_seconds: expected"},
         RefusedCase{"AllowEmpty", "--allow_empty=1", "--allow_empty: expected true or false"},
         RefusedCase{"AllowFailed", "--allow_failed=no", "--allow_failed: expected true or false"},
-        RefusedCase{"AllowRemoteAdmin", "--allow_remote_admin=yes",
-                    "--allow_remote_admin: expected true or false"},
+        RefusedCase{"Admin", "--admin=yes", "--admin: expected one of auto, proved"},
+        RefusedCase{"AdminListen", "--admin_listen=127.0.0.1:1",
+                    "--admin_listen: expected unix:file"},
+        RefusedCase{"AdminListenEmpty",
+                    "--admin_listen=unix:", "--admin_listen: expected unix:file"},
+        RefusedCase{"AdminNames", "--admin_names=a,,b", "--admin_names: expected names, by commas"},
+        RefusedCase{"AdminNamesAlone", "--admin_names=a",
+                    "--admin_names: expected --tls_client_ca"},
         RefusedCase{"Reflection", "--reflection=1", "--reflection: expected true or false"},
         RefusedCase{"Drain", "--drain_seconds=-1", "--drain_seconds: expected"},
         RefusedCase{"ReplySeconds", "--reply_seconds=0", "--reply_seconds: expected"},
@@ -181,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository accepts any path; another test covers its absence.
-  constexpr size_t kFlags = 50;
+  constexpr size_t kFlags = 52;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
 

@@ -4,12 +4,20 @@
 #include <utility>
 
 #include "inference/grpc_service.pb.h"
+#include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "server/rpc/grpc_status.h"
+#include "server/rpc/shown.h"
 #include "server/rpc/solve_call.h"
 #include "server/rpc/v2/infer_method.h"
 
 namespace deeppcr {
+namespace {
+
+// What gRPC and this class hold of an open stream.
+constexpr int64_t kBytesOfAStream = int64_t{20} << 10;
+
+}  // namespace
 
 void V2StreamResponder::Respond(const grpc::Status& status, grpc::ByteBuffer&& reply) {
   if (!status.ok()) {
@@ -30,8 +38,23 @@ V2Stream::V2Stream(ServiceContext& context, grpc::CallbackServerContext* rpc)
   // gRPC makes the map of the metadata when it is first asked for, without a lock; the calls of the
   // stream ask on any thread.
   rpc_->client_metadata();
+  if (const absl::Status status = Admit(); !status.ok()) {
+    context_.metrics.CountRequest("", Method::kModelStreamInfer, status.raw_code());
+    finished_ = ended_ = true;
+    Finish(ToGrpcStatus(status));
+    return;
+  }
   reading_ = true;
   StartRead(&read_);
+}
+
+// A stream may stay open without a request, so it must be its caller's to open, and its memory
+// counts from the beginning.
+absl::Status V2Stream::Admit() {
+  DEEPPCR_RETURN_IF_ERROR(CheckCaller(context_.authorizer, *rpc_, Role::kInfer));
+  DEEPPCR_RETURN_IF_ERROR(context_.batcher.TakeBytes(kBytesOfAStream));
+  held_bytes_ = kBytesOfAStream;
+  return absl::OkStatus();
 }
 
 void V2Stream::Open(V2StreamResponder* responder) {
@@ -136,6 +159,7 @@ void V2Stream::Give(Next next) {
 
 void V2Stream::OnDone() {
   ServiceContext& context = context_;
+  if (held_bytes_ > 0) context.batcher.ReturnBytes(held_bytes_);
   delete this;
   context.streams.fetch_sub(1);
 }

@@ -64,6 +64,7 @@ class V2Stream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
     std::vector<V2StreamResponder*> done;  // requests with nothing left to write
   };
 
+  absl::Status Admit();
   // Adds a request's responder, before it can answer.
   void Open(V2StreamResponder* responder);
   Next Take();
@@ -74,7 +75,8 @@ class V2Stream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
   std::mutex mutex_;
   std::deque<V2StreamResponder*> open_;  // in the order of their requests
   grpc::ByteBuffer read_, written_;
-  size_t releasing_ = 0;  // requests in OnDone, which still know the RPC
+  int64_t held_bytes_ = 0;  // part of the batcher's budget
+  size_t releasing_ = 0;    // requests in OnDone, which still know the RPC
   bool reading_ = false, writing_ = false;
   bool ended_ = false;   // no more requests will come
   bool broken_ = false;  // no more replies will be read

@@ -17,19 +17,43 @@ class AuthorizerTest : public ::testing::Test {
  protected:
   void Write(const std::string& text) { std::ofstream(path_) << text; }
   absl::Status Check(const std::string& header, Role needed = Role::kInfer) const {
-    return authorizer_.Check(header, needed);
+    return authorizer_.Check({.header = header}, needed);
   }
 
   TemporaryDirectory folder_;
   const std::string path_ = folder_.File("tokens");
-  Authorizer authorizer_{path_};
+  Authorizer authorizer_{{.token_file = path_, .admin_names = {"operator"}}};
 };
 
-TEST_F(AuthorizerTest, WithoutAFileEverybodyMayDoEverything) {
-  Authorizer open("");
+TEST_F(AuthorizerTest, WithoutAFileEverybodyMayDoEverythingIfAdministrationIsOpen) {
+  Authorizer open({.open_admin = true});
   EXPECT_TRUE(open.Reload().ok());
-  EXPECT_TRUE(open.Check("", Role::kAdmin).ok());
-  EXPECT_TRUE(open.Check("nonsense", Role::kAdmin).ok());
+  EXPECT_TRUE(open.Check({}, Role::kAdmin).ok());
+  EXPECT_TRUE(open.Check({.header = "nonsense"}, Role::kAdmin).ok());
+  Authorizer closed({});
+  EXPECT_TRUE(closed.Check({}, Role::kInfer).ok());
+  ExpectError(closed.Check({}, Role::kAdmin), absl::StatusCode::kPermissionDenied,
+              "--admin_listen");
+}
+
+TEST_F(AuthorizerTest, ATokenFileClosesAnOpenAdministration) {
+  Write(std::string("infer ") + kInfer);
+  Authorizer both({.token_file = path_, .open_admin = true});
+  ASSERT_TRUE(both.Reload().ok());
+  ExpectError(both.Check({}, Role::kAdmin), absl::StatusCode::kUnauthenticated, "Bearer");
+  ExpectError(both.Check({.header = std::string("Bearer ") + kInfer}, Role::kAdmin),
+              absl::StatusCode::kPermissionDenied, "a token of the role admin");
+}
+
+TEST_F(AuthorizerTest, ASocketAndACertificateShowTheRoleAsATokenDoes) {
+  Write(std::string("infer ") + kInfer);
+  ASSERT_TRUE(authorizer_.Reload().ok());
+  EXPECT_TRUE(authorizer_.Check({.admin_socket = true}, Role::kAdmin).ok());
+  EXPECT_TRUE(authorizer_.Check({.names = {"robot", "operator"}}, Role::kAdmin).ok());
+  EXPECT_TRUE(authorizer_.Check({.names = {"operator"}}, Role::kInfer).ok());
+  for (const char* other : {"robot", "", "operator2", "Operator", "operato"})
+    ExpectError(authorizer_.Check({.names = {other}}, Role::kInfer),
+                absl::StatusCode::kUnauthenticated, "Bearer");
 }
 
 TEST_F(AuthorizerTest, TokensHaveRoles) {
