@@ -37,10 +37,11 @@ FlagSpec Text(std::string name, std::string unit, std::string ServerConfig::*fie
 }
 
 FlagSpec Address(std::string name, std::string ServerConfig::*field, std::string help) {
-  FlagSpec spec = Text(name, "host:port", field, std::move(help));
+  FlagSpec spec = Text(name, "host:port | unix:file", field, std::move(help));
   spec.set = [name, field](std::string_view text, ServerConfig& config) {
-    if (!ParseHostPort(text).ok())
-      return Mismatch(name, "host:port with a port in [0, 65535]", text);
+    const bool is_socket = text.starts_with(kUnixScheme) && text.size() > kUnixScheme.size();
+    if (!is_socket && !ParseHostPort(text).ok())
+      return Mismatch(name, "host:port with a port in [0, 65535], or unix:file", text);
     config.*field = std::string(text);
     return absl::OkStatus();
   };
@@ -222,6 +223,9 @@ void AddNetworkFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(Integer("max_grpc_memory_bytes", "bytes", kMiB, int64_t{1} << 40,
                           &C::max_grpc_memory_bytes,
                           "What gRPC may hold for connections and messages in transit."));
+  specs.push_back(Integer("max_connections", "connections", 1, 1 << 20, &C::max_connections,
+                          "Connections to the gRPC service, on all its addresses; more are closed "
+                          "as they come."));
   specs.push_back(Integer("max_concurrent_streams", "calls", 1, 1 << 20, &C::max_concurrent_streams,
                           "Calls in progress on one connection."));
   specs.push_back(Real("keepalive_seconds", "seconds", 1, 86400, &C::keepalive_seconds,
@@ -408,7 +412,7 @@ absl::Status CheckWhole(const ServerConfig& config) {
     return InvalidArgument("--admin_listen: expected another file than that of --socket, got ",
                            Quoted(config.socket, 200));
   }
-  if (config.http_listen.starts_with('[')) {
+  if (config.http_listen.starts_with('[') || config.http_listen.starts_with(kUnixScheme)) {
     return InvalidArgument("--http_listen: expected an IPv4 address (the HTTP library as packaged ",
                            "has no IPv6), got ", Quoted(config.http_listen));
   }

@@ -26,7 +26,7 @@ inline constexpr std::string_view kUnixScheme = "unix:";
 // Settings; the initialisers are the defaults. Units: seconds, bytes, samples.
 struct ServerConfig {
   std::string model_repository;                // required
-  std::string listen = "127.0.0.1:8001";       // gRPC; port 0: any free one
+  std::string listen = "127.0.0.1:8001";       // gRPC; port 0: any free one; or unix:file
   std::string socket;                          // path of a UNIX socket for gRPC too; empty: none
   std::string admin_listen;                    // the same for administrators; empty: none
   std::string http_listen = "127.0.0.1:8002";  // metrics and probes
@@ -51,6 +51,7 @@ struct ServerConfig {
   int64_t max_queue_bytes = int64_t{512} << 20;
   int64_t max_message_bytes = int64_t{16} << 20;
   int64_t max_grpc_memory_bytes = int64_t{512} << 20;
+  int64_t max_connections = 1024;
   int64_t max_concurrent_streams = 1024;
   double keepalive_seconds = 7200;
   double keepalive_timeout_seconds = 20;

@@ -19,7 +19,6 @@
 #include "kernels/base/strings.h"
 #include "nlohmann/json.hpp"
 #include "server/credentials.h"
-#include "server/local_socket.h"
 #include "server/rpc/shown.h"
 #include "server/schedule/warm_up.h"
 
@@ -32,6 +31,8 @@ using Clock = std::chrono::steady_clock;
 // short; our own count says when calls are done.
 constexpr std::chrono::milliseconds kShutdownDeadline(300);
 constexpr int kMaxSyncThreads = 16;
+// A connection that is silent from its beginning takes a place for this long.
+constexpr int kHandshakeMilliseconds = 10000;
 // The time between cancelling the calls that are left and giving up on them.
 constexpr double kCancelPatienceSeconds = 5;
 // New calls are refused for this long before gRPC shuts down: calls that it has not handed out by
@@ -96,8 +97,7 @@ void SetLimits(const ServerConfig& config, grpc::ServerBuilder& builder) {
   limit(GRPC_ARG_MAX_CONNECTION_AGE_MS, config.max_connection_age_seconds);
   limit(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, config.max_connection_age_grace_seconds);
   limit(GRPC_ARG_MAX_CONNECTION_IDLE_MS, config.max_connection_idle_seconds);
-  // By default two servers may share a port, and a clash would go unnoticed.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMilliseconds);
 }
 
 // Removes an earlier server's port file, which would announce ports that nobody serves. Checks that
@@ -135,6 +135,12 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
                      .life = std::chrono::milliseconds(Milliseconds(config.trajectory_seconds))},
                     metrics_),
       shadow_(config.shadow_rate, batcher_, metrics_),
+      acceptor_(config.max_connections,
+                [this] {
+                  metrics_.CountRefusedConnection();
+                  logger_.LogLimited(LogLevel::kWarn, "connection_refused",
+                                     {{"max_connections", config_.max_connections}});
+                }),
       authorizer_({.token_file = config.token_file,
                    .admin_names = {config.admin_names.begin(), config.admin_names.end()},
                    .open_admin = IsAdminOpen(config)}),
@@ -193,11 +199,33 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config
 }
 
 absl::Status Server::StartHttp() {
-  HttpServer::Handlers handlers = {[this] { return metrics_.Text(); },
+  HttpServer::Handlers handlers = {[this] {
+                                     metrics_.SetConnections(acceptor_.connections());
+                                     return metrics_.Text();
+                                   },
                                    [this] { return context_.Missing(); }};
   DEEPPCR_ASSIGN_OR_RETURN(http_, HttpServer::Start(config_.http_listen, std::move(handlers)));
   http_port_ = http_->port();
   return absl::OkStatus();
+}
+
+absl::StatusOr<int> Server::AddDoor(std::string_view flag, const std::string& address,
+                                    SocketMode mode,
+                                    const std::shared_ptr<grpc::ServerCredentials>& credentials,
+                                    grpc::ServerBuilder& builder) {
+  using Parameters = grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters;
+  using Experimental = grpc::ServerBuilder::experimental_type;
+  DEEPPCR_ASSIGN_OR_RETURN(Listener listener, Listener::Open(flag, address, mode));
+  const int port = listener.port();
+  const std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> door =
+      builder.experimental().AddExternalConnectionAcceptor(
+          Experimental::ExternalConnectionType::FROM_FD, credentials);
+  acceptor_.Add(std::move(listener), [door](int socket_fd) {
+    Parameters connection;
+    connection.fd = socket_fd;
+    door->HandleNewConnection(&connection);
+  });
+  return port;
 }
 
 absl::Status Server::StartGrpc(const std::shared_ptr<grpc::ServerCredentials>& credentials) {
@@ -205,37 +233,23 @@ absl::Status Server::StartGrpc(const std::shared_ptr<grpc::ServerCredentials>& c
   if (config_.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetLimits(config_, builder);
-  builder.AddListeningPort(config_.listen, credentials, &grpc_port_);
-  int socket_served = 1, admin_served = 1;
-  const auto listen = [&](std::string_view flag, const std::string& path,
-                          std::shared_ptr<grpc::ServerCredentials> shown, int* served) {
-    if (path.empty()) return absl::OkStatus();
-    *served = 0;
-    builder.AddListeningPort(StrCat(kUnixScheme, path), std::move(shown), served);
-    return ClearSocket(flag, path);
-  };
-  DEEPPCR_RETURN_IF_ERROR(
-      listen("socket", config_.socket, grpc::InsecureServerCredentials(), &socket_served));
-  DEEPPCR_RETURN_IF_ERROR(
-      listen("admin_listen", config_.admin_listen, MakeAdminCredentials(), &admin_served));
+  DEEPPCR_ASSIGN_OR_RETURN(
+      grpc_port_, AddDoor("listen", config_.listen, SocketMode::kOfFiles, credentials, builder));
+  if (!config_.socket.empty())
+    DEEPPCR_RETURN_IF_ERROR(AddDoor("socket", StrCat(kUnixScheme, config_.socket),
+                                    SocketMode::kOfFiles, grpc::InsecureServerCredentials(),
+                                    builder)
+                                .status());
+  if (!config_.admin_listen.empty())
+    DEEPPCR_RETURN_IF_ERROR(AddDoor("admin_listen", StrCat(kUnixScheme, config_.admin_listen),
+                                    SocketMode::kPrivate, MakeAdminCredentials(), builder)
+                                .status());
   builder.RegisterService(&service_);
   builder.RegisterService(&v2_service_);
-  {
-    const PrivateSockets sockets;
-    grpc_ = builder.BuildAndStart();
-  }
-  // Where one address cannot be had gRPC gives none.
-  if (grpc_port_ != 0 && socket_served == 0)
-    return absl::UnavailableError(StrCat("--socket: cannot make ", config_.socket));
-  if (grpc_port_ != 0 && admin_served == 0)
-    return absl::UnavailableError(StrCat("--admin_listen: cannot make ", config_.admin_listen));
-  if (grpc_ == nullptr || grpc_port_ == 0) {
-    return absl::UnavailableError(
-        StrCat("cannot listen on ", config_.listen, " for gRPC: the address is taken or not ours"));
-  }
-  if (!config_.socket.empty()) LetOthersReach(config_.socket);
+  grpc_ = builder.BuildAndStart();
+  if (grpc_ == nullptr) return absl::UnavailableError("gRPC does not start; its log says why");
   grpc_->GetHealthCheckService()->SetServingStatus("", false);
-  return absl::OkStatus();
+  return acceptor_.Start();
 }
 
 void Server::UpdateHealth() {
@@ -312,6 +326,7 @@ Server::DrainResult Server::Drain(const std::function<bool()>& hurry) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   context_.draining.store(true);
+  acceptor_.Stop();
   batcher_.Flush();
   store_.Stop();
   DrainResult result = DrainResult::kClean;
@@ -351,6 +366,7 @@ Server::DrainResult Server::StopGrpc(const std::function<bool()>& hurry) {
 
 Server::~Server() {
   if (grpc_ != nullptr && !drained_) Drain([] { return true; });
+  acceptor_.Stop();
   store_.Stop();
   preparer_.Stop();
   batcher_.Shutdown();

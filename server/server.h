@@ -6,13 +6,17 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
 #include "kernels/engine.h"
+#include "server/acceptor.h"
 #include "server/config.h"
+#include "server/listener.h"
 #include "server/observe/http.h"
 #include "server/observe/log.h"
 #include "server/rpc/authorizer.h"
@@ -27,7 +31,7 @@ class Server {
  public:
   // `logger` outlives the server.
   // Errors: kUnavailable (a port is taken), kNotFound (no repository, or no such file),
-  // kInvalidArgument (certificates, tokens, or a file that cannot be written).
+  // kInvalidArgument (certificates, tokens, a socket's path, or a file that cannot be written).
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerConfig& config,
                                                        std::unique_ptr<Engine> engine,
                                                        Logger& logger);
@@ -49,7 +53,8 @@ class Server {
     kStuck,   // some ignored their cancellation: destroying the server could hang
   };
   // Drains in steps: not ready, pause, refuse new calls, wait for calls in progress, cancel those
-  // that are left, stop listening. hurry: polled; true ends the waits.
+  // that are left. Listens no more from the end of the pause on. hurry: polled; true ends the
+  // waits.
   DrainResult Drain(const std::function<bool()>& hurry);
 
  private:
@@ -57,6 +62,10 @@ class Server {
          Logger& logger);
 
   absl::Status StartHttp();
+  // Listens for gRPC at the address; the port, or 0 for a UNIX socket.
+  absl::StatusOr<int> AddDoor(std::string_view flag, const std::string& address, SocketMode mode,
+                              const std::shared_ptr<grpc::ServerCredentials>& credentials,
+                              grpc::ServerBuilder& builder);
   absl::Status StartGrpc(const std::shared_ptr<grpc::ServerCredentials>& credentials);
   DrainResult StopGrpc(const std::function<bool()>& hurry);
   void LoadModels();
@@ -75,6 +84,7 @@ class Server {
   SystemPreparer preparer_;
   TrajectoryStore trajectories_;
   ShadowSampler shadow_;
+  Acceptor acceptor_;
   Authorizer authorizer_;
   const std::unique_ptr<Tracer> tracer_;
   ServiceContext context_;

@@ -161,6 +161,11 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
   dropped_replies_ = &Register(BuildCounter(), registry_, "replies_dropped_total",
                                "Replies given up because their client did not read them.")
                           .Add({});
+  connections_ =
+      &Register(BuildGauge(), registry_, "connections", "Open connections of gRPC.").Add({});
+  refused_connections_ = &Register(BuildCounter(), registry_, "connections_refused_total",
+                                   "Connections closed as they came, beyond --max_connections.")
+                              .Add({});
   auto& shadows = Register(BuildCounter(), registry_, "shadow_runs_total",
                            "Shadow pairs: measured, interrupted by a request, failed.");
   for (size_t i = 0; i < shadows_.size(); ++i) {

@@ -183,6 +183,8 @@ class Metrics {
   }
   void CountLoadFailure() { load_failures_->Increment(); }
   void CountDroppedReply() { dropped_replies_->Increment(); }
+  void SetConnections(int64_t count) { connections_->Set(static_cast<double>(count)); }
+  void CountRefusedConnection() { refused_connections_->Increment(); }
   void CountShadow(ShadowOutcome outcome) { shadows_[static_cast<size_t>(outcome)]->Increment(); }
 
   // Sets the number of trajectories that are kept for gradients, and their bytes.
@@ -233,6 +235,8 @@ class Metrics {
   prometheus::Gauge *ready_ = nullptr, *models_ready_ = nullptr, *models_failed_ = nullptr;
   prometheus::Counter* load_failures_ = nullptr;
   prometheus::Counter* dropped_replies_ = nullptr;
+  prometheus::Gauge* connections_ = nullptr;
+  prometheus::Counter* refused_connections_ = nullptr;
   std::array<prometheus::Counter*, 3> shadows_{}, trajectory_drops_{};
   prometheus::Gauge *trajectories_ = nullptr, *trajectory_bytes_ = nullptr;
 

@@ -148,6 +148,9 @@ INSTANTIATE_TEST_SUITE_P(
                     "--max_trajectory_bytes: expected bytes in [0,"},
         RefusedCase{"TrajectorySeconds", "--trajectory_seconds=0",
                     "--trajectory_seconds: expected seconds in [0.1,"},
+        RefusedCase{"Connections", "--max_connections=0",
+                    "--max_connections: expected connections in [1,"},
+        RefusedCase{"ListenSocket", "--listen=unix:", "--listen: expected host:port"},
         RefusedCase{"Keepalive", "--keepalive_seconds=0", "--keepalive_seconds: expected"},
         RefusedCase{"KeepaliveTimeout", "--keepalive_timeout_seconds=no",
                     "--keepalive_timeout_seconds: expected"},
@@ -187,7 +190,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository accepts any path; another test covers its absence.
-  constexpr size_t kFlags = 52;
+  constexpr size_t kFlags = 53;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
 
