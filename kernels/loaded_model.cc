@@ -99,7 +99,8 @@ class UnplannedSystems {
            .token = token,
            .count = std::ssize(planned),
            .max_bytes = cache_.max_bytes(),
-           .check_bytes = [&](int64_t bytes) { return cache_.CheckRoom(bytes); }},
+           .spare_bytes = cache_.spare_bytes(),
+           .make_room = [&](int64_t bytes) { return cache_.MakeRoom(bytes); }},
           spec,
           {.max_bytes = cache_.max_bytes(), .token = token, .advice = "raise max_unplanned_bytes"},
           key, first || others.empty() ? *planned[nearest] : *others[nearest]);

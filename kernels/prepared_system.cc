@@ -70,7 +70,7 @@ class Preparation {
     DEEPPCR_ASSIGN_OR_RETURN(parts_.system, backend_.NewSystem(spec_, packing));
     DEEPPCR_ASSIGN_OR_RETURN(const Workspaces workspaces, ChooseWorkspaces());
     const SpaceLimits& limits = workspaces.forward;
-    if (with_.check_bytes) DEEPPCR_RETURN_IF_ERROR(with_.check_bytes(BytesOf(workspaces)));
+    if (with_.make_room) DEEPPCR_RETURN_IF_ERROR(with_.make_room(BytesOf(workspaces)));
     absl::StatusOr<std::unique_ptr<Runner>> runner =
         Runner::Create(*parts_.system, shape_, limits, &with_.pool,
                        with_.options.max_concurrent_runs, workspaces.lanes);
@@ -140,10 +140,10 @@ class Preparation {
       if (absl::IsUnimplemented(oracle.status())) continue;
       DEEPPCR_RETURN_IF_ERROR(oracle.status());
       const int64_t oracle_bytes = std::max(kOracleBytes, with_.options.max_workspace_bytes);
-      if (with_.check_bytes)
-        DEEPPCR_RETURN_IF_ERROR(with_.check_bytes(parts_.system->memory_bytes() +
-                                                  parts_.runner->memory_bytes() +
-                                                  (*oracle)->memory_bytes() + oracle_bytes));
+      if (with_.make_room)
+        DEEPPCR_RETURN_IF_ERROR(with_.make_room(parts_.system->memory_bytes() +
+                                                parts_.runner->memory_bytes() +
+                                                (*oracle)->memory_bytes() + oracle_bytes));
       Say(StrCat("checking it against the ", other->name(), " backend"));
       absl::Status checked = RunSelfCheck({.runner = *parts_.runner,
                                            .oracle = **oracle,
@@ -200,8 +200,8 @@ class Preparation {
     return chosen;
   }
 
-  // As many workspaces as fit into what the system may take. Where one is too large, a smaller one;
-  // the smallest where none fits.
+  // As many workspaces as there is room for. Where one is too large for what the system may take, a
+  // smaller one; the smallest where none fits.
   absl::StatusOr<Workspaces> ChooseWorkspaces() const {
     int64_t bytes = with_.options.max_workspace_bytes / with_.count;
     DEEPPCR_ASSIGN_OR_RETURN(Workspaces chosen, WorkspacesOf(bytes));
@@ -213,20 +213,22 @@ class Preparation {
     }
     const int most =
         Runner::NumLanes(parts_.system->grouping(), with_.pool, with_.options.max_concurrent_runs);
-    while (chosen.lanes < most) {
-      ++chosen.lanes;
-      if (BytesOf(chosen) <= with_.max_bytes) continue;
-      --chosen.lanes;
-      break;
-    }
+    const int64_t room = std::min(with_.max_bytes, with_.spare_bytes / 2) - BytesOf(chosen);
+    if (room > 0)
+      chosen.lanes = static_cast<int>(std::min<int64_t>(most, 1 + room / LaneBytes(chosen)));
     return chosen;
+  }
+
+  // Bytes of one workspace.
+  int64_t LaneBytes(const Workspaces& workspaces) const {
+    int64_t bytes = parts_.system->SpaceBytes(workspaces.forward);
+    if (with_.options.gradients) bytes += parts_.system->BackwardSpaceBytes(workspaces.backward);
+    return std::max<int64_t>(1, bytes);
   }
 
   // Bytes of the system with its workspaces.
   int64_t BytesOf(const Workspaces& workspaces) const {
-    int64_t lane = parts_.system->SpaceBytes(workspaces.forward);
-    if (with_.options.gradients) lane += parts_.system->BackwardSpaceBytes(workspaces.backward);
-    return parts_.system->memory_bytes() + workspaces.lanes * lane;
+    return parts_.system->memory_bytes() + workspaces.lanes * LaneBytes(workspaces);
   }
 
   // A backend without a backward pass for the system serves it all the same.

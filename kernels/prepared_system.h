@@ -113,11 +113,14 @@ struct SystemPreparation {
   LoadProgress progress;               // may be empty
   const CancelToken* token = nullptr;  // may be null
   int64_t count = 1;                   // systems that share the limits of the options
-  // What the system may take in all: it has fewer and smaller workspaces for it.
+  // What the system may take in all: its workspaces are smaller for it. Bits follow from their
+  // size, so this is the same whatever else is in memory.
   int64_t max_bytes = INT64_MAX;
-  // Errors if a system with its workspaces may not take so many bytes, before it takes them; may be
-  // empty.
-  std::function<absl::Status(int64_t bytes)> check_bytes;
+  // What is left beside other systems. It takes half of that for more workspaces than one, and
+  // leaves the rest to those that come.
+  int64_t spare_bytes = INT64_MAX;
+  // Makes room for a system with its workspaces, before it takes so many bytes; may be empty.
+  std::function<absl::Status(int64_t bytes)> make_room;
 };
 
 // Packs the system within `packing`, calibrates it, and finds its plan in plan.json

@@ -25,9 +25,11 @@ std::shared_ptr<const PreparedSystem> SystemCache::Find(const SystemKey& key) {
   return systems_.front();
 }
 
-absl::Status SystemCache::CheckRoom(int64_t bytes) const {
+absl::Status SystemCache::MakeRoom(int64_t bytes) {
+  absl::StatusOr<Systems> dropped;  // destroyed outside the lock
   std::lock_guard lock(mutex_);
-  return CheckRoomLocked(bytes);
+  dropped = MakeRoomLocked(bytes);
+  return dropped.status();
 }
 
 absl::Status SystemCache::CheckRoomLocked(int64_t bytes) const {
@@ -47,12 +49,10 @@ absl::Status SystemCache::CheckRoomLocked(int64_t bytes) const {
                            ". Try again later");
 }
 
-absl::Status SystemCache::Add(std::shared_ptr<const PreparedSystem> system) {
-  std::list<std::shared_ptr<const PreparedSystem>> dropped;  // destroyed outside the lock
-  std::lock_guard lock(mutex_);
-  int64_t all = system->memory_bytes();
-  DEEPPCR_RETURN_IF_ERROR(CheckRoomLocked(all));
-  for (const auto& other : systems_) all += other->memory_bytes();
+absl::StatusOr<SystemCache::Systems> SystemCache::MakeRoomLocked(int64_t bytes) {
+  DEEPPCR_RETURN_IF_ERROR(CheckRoomLocked(bytes));
+  Systems dropped;
+  int64_t all = bytes + BytesLocked();
   for (auto oldest = systems_.end(); oldest != systems_.begin();) {
     --oldest;
     if (all <= max_bytes_ && std::ssize(systems_) < kMaxSystems) break;
@@ -62,12 +62,24 @@ absl::Status SystemCache::Add(std::shared_ptr<const PreparedSystem> system) {
     dropped.splice(dropped.end(), systems_, oldest);
     oldest = next;
   }
+  return dropped;
+}
+
+absl::Status SystemCache::Add(std::shared_ptr<const PreparedSystem> system) {
+  absl::StatusOr<Systems> dropped;  // destroyed outside the lock
+  std::lock_guard lock(mutex_);
+  dropped = MakeRoomLocked(system->memory_bytes());
+  DEEPPCR_RETURN_IF_ERROR(dropped.status());
   systems_.push_front(std::move(system));
   return absl::OkStatus();
 }
 
 int64_t SystemCache::memory_bytes() const {
   std::lock_guard lock(mutex_);
+  return BytesLocked();
+}
+
+int64_t SystemCache::BytesLocked() const {
   int64_t bytes = 0;
   for (const auto& system : systems_) bytes += system->memory_bytes();
   return bytes;

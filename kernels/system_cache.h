@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/prepared_system.h"
 #include "kernels/problem/system_key.h"
 
@@ -31,18 +32,26 @@ class SystemCache {
   // leave no room.
   absl::Status Add(std::shared_ptr<const PreparedSystem> system);
 
-  // The error that Add would give for a system of so many bytes now.
-  absl::Status CheckRoom(int64_t bytes) const;
+  // Drops what stands in the way of a system of so many bytes, before it takes them. Drops nothing
+  // if it fails. Errors: those of Add.
+  absl::Status MakeRoom(int64_t bytes);
 
   int64_t max_bytes() const { return max_bytes_; }
+  // The bytes that a system could take without any other being dropped.
+  int64_t spare_bytes() const { return max_bytes_ - memory_bytes(); }
   int64_t memory_bytes() const;
 
  private:
+  using Systems = std::list<std::shared_ptr<const PreparedSystem>>;
+
   absl::Status CheckRoomLocked(int64_t bytes) const;
+  // The systems that it drops, for their destruction outside the lock.
+  absl::StatusOr<Systems> MakeRoomLocked(int64_t bytes);
+  int64_t BytesLocked() const;
 
   const int64_t max_bytes_;
   mutable std::mutex mutex_;
-  std::list<std::shared_ptr<const PreparedSystem>> systems_;  // the most recently used first
+  Systems systems_;  // the most recently used first
 };
 
 }  // namespace deeppcr

@@ -226,6 +226,29 @@ TEST_F(UnplannedSystemsTest, WorkspacesGiveWay) {
   EXPECT_GT(refused, 0);
 }
 
+// What is asked for first does not take the room of what comes: requests that use it may never end.
+TEST_F(UnplannedSystemsTest, TheFirstLeavesRoomForOthers) {
+  const auto load = [this](int64_t max_unplanned_bytes) {
+    return Loaded(model_.path(), {.max_concurrent_runs = 8,
+                                  .plan_cache_dir = plans_.path(),
+                                  .max_unplanned_bytes = max_unplanned_bytes});
+  };
+  const Loaded wide = load(int64_t{1} << 40);
+  const int64_t before = wide->memory_bytes();
+  const int64_t weights = before - load(0)->memory_bytes();
+  ASSERT_TRUE(wide->Prepare(700, nullptr).ok());
+  const int64_t bytes = wide->memory_bytes() - before;
+  const Loaded model = load(weights + bytes);
+  std::vector<SystemPtr> in_use;
+  for (int64_t steps = 700; steps > 690; --steps) {
+    const auto made = model->Prepare(steps, nullptr);
+    if (!made.ok()) break;
+    in_use.push_back(*made);
+    EXPECT_LE(model->memory_bytes() - before, bytes);
+  }
+  EXPECT_GE(in_use.size(), 3u);
+}
+
 TEST_F(UnplannedSystemsTest, ByDefaultTheRoomGrowsWithTheWeights) {
   EXPECT_TRUE(Load(-1)->Prepare(9, nullptr).ok());
   EXPECT_EQ(Load(-1)->info().max_inference_steps, kTrained);
