@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <random>
 #include <span>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "kernels/base/finite.h"
+#include "kernels/base/same_bits.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/resolve.h"
@@ -222,9 +222,9 @@ class Checker {
     DEEPPCR_ASSIGN_OR_RETURN(const Answer again, GoBack(check_.backward, options, 0, n_, m));
     for (int64_t b = 0; b < n_; ++b) {
       DEEPPCR_ASSIGN_OR_RETURN(const Answer alone, GoBack(check_.backward, options, b, 1, m));
-      if (!SameBits(RowsOf(again, b, n_), RowsOf(answer, b, n_)))
+      if (!AllSameBits(RowsOf(again, b, n_), RowsOf(answer, b, n_)))
         return Wrong(name, " has other bits for sample ", b, " in a second run");
-      if (!SameBits(RowsOf(alone, 0, 1), RowsOf(answer, b, n_)))
+      if (!AllSameBits(RowsOf(alone, 0, 1), RowsOf(answer, b, n_)))
         return Wrong(name, " has other bits for sample ", b, " alone than among ", n_);
     }
     return absl::OkStatus();
@@ -246,11 +246,9 @@ class Checker {
                  " samples");
   }
 
-  static bool SameBits(const std::vector<Rows>& a, const std::vector<Rows>& b) {
-    for (size_t i = 0; i < a.size(); ++i)
-      if (std::memcmp(a[i].values.data(), b[i].values.data(), a[i].values.size_bytes()) != 0)
-        return false;
-    return true;
+  static bool AllSameBits(const std::vector<Rows>& a, const std::vector<Rows>& b) {
+    return std::ranges::equal(
+        a, b, [](const Rows& x, const Rows& y) { return SameBits(x.values, y.values); });
   }
 
   // ---- Gradients of parameters, from the oracle's deltas

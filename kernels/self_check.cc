@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <random>
 #include <set>
@@ -14,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/base/same_bits.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/oracle_pass.h"
@@ -61,10 +61,6 @@ struct Answer {
 template <typename... Args>
 absl::Status Wrong(const Args&... args) {
   return absl::DataLossError(StrCat(args...));
-}
-
-bool SameBits(std::span<const float> a, std::span<const float> b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
 // Largest difference relative to the largest expected value; NaN where either has one.

@@ -6,6 +6,7 @@
 // them to.
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -13,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -137,6 +139,7 @@ class FakeModel : public LoadedModel {
                   back_value + (options.way == BackwardWay::kParallel ? parallel_excess : 0));
       for (BackwardReport& way_report : item.reports) way_report = {.dependent_stages = 8};
     }
+    std::this_thread::sleep_for(back_time);
     std::lock_guard<std::mutex> lock(mutex_);
     ways_back_.push_back(std::move(way));
     return back_status;
@@ -191,6 +194,7 @@ class FakeModel : public LoadedModel {
   absl::Status run_status;
   std::optional<BackwardLimits> backward_limits_;  // none: no backward pass
   absl::Status back_status;
+  std::chrono::milliseconds back_time{0};  // of each call of GoBack
   float back_value = 0, parallel_excess = 0;
   float offset = 0;
   double max_state_error = 2e-5;  // reported for the parallel rows of Compare

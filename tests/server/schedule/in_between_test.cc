@@ -14,7 +14,11 @@ using ::testing::ElementsAre;
 
 class InBetweenTest : public BatcherRig {
  protected:
-  InBetweenTest() { fake_->backward_limits_ = BackwardLimits{.samples = 8, .columns = 32}; }
+  // A slice takes long enough for others to be owed more time than a busy machine takes from them.
+  InBetweenTest() {
+    fake_->backward_limits_ = BackwardLimits{.samples = 8, .columns = 32};
+    fake_->back_time = std::chrono::milliseconds(2);
+  }
 
   std::shared_ptr<FakeModel> other_fake_ = std::make_shared<FakeModel>();
   const std::shared_ptr<ServedModel> other_ =
