@@ -256,7 +256,7 @@ void AddNetworkFlags(std::vector<FlagSpec>& specs) {
                        "then need."));
   specs.push_back(Text("token_file", "file", &C::token_file,
                        "Lines \"infer TOKEN\" and \"admin TOKEN\": calls need the metadata "
-                       "\"authorization: Bearer TOKEN\"; read again on SIGHUP."));
+                       "\"authorization: Bearer TOKEN\"; read again when it changes."));
   specs.push_back(Choice("admin", {"auto", "proved"}, &C::admin,
                          "Who may load and unload models. proved: who shows the role admin, by "
                          "--admin_listen, --token_file or --admin_names. auto: everybody, while "
@@ -306,6 +306,8 @@ void AddServingFlags(std::vector<FlagSpec>& specs) {
       Real("reply_seconds", "seconds", 0.1, 86400, &C::reply_seconds,
            "A reply that its client has not read after this long, and a second for every "
            "128 KiB, is dropped."));
+  specs.push_back(Real("stuck_seconds", "seconds", 0, 86400, &C::stuck_seconds,
+                       "/livez says no while a batch has been computed for this long. 0: never."));
   specs.push_back(Real("drain_pause_seconds", "seconds", 0, 3600, &C::drain_pause_seconds,
                        "After SIGTERM: not ready, but still serving, so that balancers notice."));
   specs.push_back(Real("drain_seconds", "seconds", 0, 3600, &C::drain_seconds,
@@ -411,10 +413,6 @@ absl::Status CheckWhole(const ServerConfig& config) {
   if (!config.socket.empty() && config.socket == config.admin_listen) {
     return InvalidArgument("--admin_listen: expected another file than that of --socket, got ",
                            Quoted(config.socket, 200));
-  }
-  if (config.http_listen.starts_with('[') || config.http_listen.starts_with(kUnixScheme)) {
-    return InvalidArgument("--http_listen: expected an IPv4 address (the HTTP library as packaged ",
-                           "has no IPv6), got ", Quoted(config.http_listen));
   }
   return CheckSecurity(config);
 }

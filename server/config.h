@@ -66,6 +66,7 @@ struct ServerConfig {
   std::vector<std::string> admin_names;  // of client certificates
   bool reflection = true;
   double reply_seconds = 30;
+  double stuck_seconds = 600;  // 0: nothing is ever stuck
   double drain_pause_seconds = 0;
   double drain_seconds = 30;
   double shadow_rate = 0.01;

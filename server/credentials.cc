@@ -9,7 +9,7 @@
 
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_credentials_options.h"
-#include "kernels/base/file.h"
+#include "kernels/base/linked_file.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 
@@ -35,7 +35,7 @@ Memory MemoryOf(const std::string& text) {
 
 // Without this check gRPC would start with any file and refuse every client.
 absl::StatusOr<Certificate> ReadCertificate(const std::string& flag, const std::string& path) {
-  DEEPPCR_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxPemBytes));
+  DEEPPCR_ASSIGN_OR_RETURN(const std::string text, ReadLinkedFile(path, kMaxPemBytes));
   Certificate certificate(PEM_read_bio_X509(MemoryOf(text).get(), nullptr, nullptr, nullptr));
   if (certificate == nullptr)
     return InvalidArgument("--", flag, ": ", path, " holds no PEM certificate");
@@ -45,7 +45,7 @@ absl::StatusOr<Certificate> ReadCertificate(const std::string& flag, const std::
 absl::Status CheckKeyPair(const ServerConfig& config) {
   DEEPPCR_ASSIGN_OR_RETURN(const Certificate certificate,
                            ReadCertificate("tls_cert", config.tls_cert));
-  DEEPPCR_ASSIGN_OR_RETURN(const std::string text, ReadFile(config.tls_key, kMaxPemBytes));
+  DEEPPCR_ASSIGN_OR_RETURN(const std::string text, ReadLinkedFile(config.tls_key, kMaxPemBytes));
   // Without a password: nobody is there to be asked for one.
   const auto no_password = [](char*, int, int, void*) { return 0; };
   const Key key(PEM_read_bio_PrivateKey(MemoryOf(text).get(), nullptr, no_password, nullptr));

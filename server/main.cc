@@ -47,7 +47,8 @@ void BlockSignals() {
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
 }
 
-// Waits for a signal that means stop and returns it; on SIGHUP reads the tokens again.
+// Waits for a signal that means stop and returns it; on SIGHUP reads the tokens again
+// at once.
 int AwaitStop(deeppcr::Server& server) {
   const sigset_t all = SignalSet({SIGTERM, SIGINT, SIGHUP});
   int number = 0;

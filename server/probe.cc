@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <array>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
+#include <memory>
 #include <string>
 #include <string_view>
 
-#include "civetweb.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "kernels/base/strings.h"
@@ -29,18 +35,56 @@ std::string Flatten(grpc::ByteBuffer& buffer) {
   return bytes;
 }
 
+// A connection to an address of the host that takes one; -1, with errno, if none does.
+int ConnectTo(const addrinfo* addresses) {
+  const timeval patience = {kProbeDeadline.count(), 0};
+  for (const addrinfo* each = addresses; each != nullptr; each = each->ai_next) {
+    const int socket_fd = socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (socket_fd < 0) continue;
+    setsockopt(socket_fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+    setsockopt(socket_fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    if (connect(socket_fd, each->ai_addr, each->ai_addrlen) == 0) return socket_fd;
+    const int error = errno;
+    close(socket_fd);
+    errno = error;
+  }
+  return -1;
+}
+
+// The first line of the answer to GET /readyz.
+std::string StatusLine(int socket_fd) {
+  constexpr std::string_view kRequest = "GET /readyz HTTP/1.0\r\n\r\n";
+  std::string reply;
+  if (send(socket_fd, kRequest.data(), kRequest.size(), MSG_NOSIGNAL) < 0) return reply;
+  std::array<char, 256> buffer{};
+  while (reply.find("\r\n") == reply.npos) {
+    const ssize_t got = recv(socket_fd, buffer.data(), buffer.size(), 0);
+    if (got <= 0) break;
+    reply.append(buffer.data(), static_cast<size_t>(got));
+  }
+  return reply.substr(0, reply.find("\r\n"));
+}
+
 absl::Status ProbeHttp(const std::string& address) {
   const auto where = ParseHostPort(address);
   if (!where.ok()) return where.status();
-  std::array<char, 256> error{};
-  mg_connection* connection =
-      mg_download(where->host.c_str(), where->port, 0, error.data(), error.size(),
-                  "GET /readyz HTTP/1.0\r\nHost: %s\r\n\r\n", where->host.c_str());
-  if (connection == nullptr) return absl::UnavailableError(StrCat(address, ": ", error.data()));
-  const mg_response_info* response = mg_get_response_info(connection);
-  const int code = response == nullptr ? 0 : response->status_code;
-  mg_close_connection(connection);
-  if (code == 200) return absl::OkStatus();
+  std::string host = where->host;
+  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), StrCat(where->port).c_str(), &hints, &found);
+      error != 0)
+    return absl::UnavailableError(StrCat(address, ": ", gai_strerror(error)));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, &freeaddrinfo);
+  const int socket_fd = ConnectTo(found);
+  if (socket_fd < 0) return absl::UnavailableError(StrCat(address, ": ", std::strerror(errno)));
+  const std::string line = StatusLine(socket_fd);
+  close(socket_fd);
+  if (line.starts_with("HTTP/1.1 200 ") || line.starts_with("HTTP/1.0 200 "))
+    return absl::OkStatus();
+  if (!line.starts_with("HTTP/1."))
+    return absl::UnavailableError(StrCat(address, " does not answer"));
   return absl::UnavailableError(StrCat(address, " answers, but is not ready"));
 }
 

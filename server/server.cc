@@ -31,6 +31,7 @@ using Clock = std::chrono::steady_clock;
 // short; our own count says when calls are done.
 constexpr std::chrono::milliseconds kShutdownDeadline(300);
 constexpr int kMaxSyncThreads = 16;
+constexpr std::chrono::milliseconds kLookInterval(1000);
 // A connection that is silent from its beginning takes a place for this long.
 constexpr int kHandshakeMilliseconds = 10000;
 // The time between cancelling the calls that are left and giving up on them.
@@ -162,7 +163,8 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
                ScheduleOptionsOf(config),
                config.versions},
       service_(context_),
-      v2_service_(context_) {
+      v2_service_(context_),
+      token_watch_(config.token_file) {
   // gRPC answers before Start is done with wiring: until then calls are refused.
   context_.draining.store(true);
 }
@@ -191,6 +193,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config
   server->store_.set_warm_up([raw](const auto& model, const CancelToken& stop) {
     return WarmUp(raw->batcher_, model, stop);
   });
+  server->ticker_ = std::make_unique<Ticker>(kLookInterval, [raw] { raw->LookAround(); });
   server->context_.draining.store(false);
   if (!server->loader_.Post([raw] { raw->LoadModels(); })) {
     return absl::InternalError("the loader does not accept its first task");
@@ -203,9 +206,13 @@ absl::Status Server::StartHttp() {
                                      metrics_.SetConnections(acceptor_.connections());
                                      return metrics_.Text();
                                    },
+                                   [this] { return Stuck(); },
                                    [this] { return context_.Missing(); }};
-  DEEPPCR_ASSIGN_OR_RETURN(http_, HttpServer::Start(config_.http_listen, std::move(handlers)));
-  http_port_ = http_->port();
+  DEEPPCR_ASSIGN_OR_RETURN(Listener listener, Listener::Open("http_listen", config_.http_listen));
+  http_listener_.emplace(std::move(listener));
+  http_port_ = http_listener_->port();
+  DEEPPCR_ASSIGN_OR_RETURN(http_,
+                           HttpServer::Start(http_listener_->sockets(), std::move(handlers)));
   return absl::OkStatus();
 }
 
@@ -249,6 +256,7 @@ absl::Status Server::StartGrpc(const std::shared_ptr<grpc::ServerCredentials>& c
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) return absl::UnavailableError("gRPC does not start; its log says why");
   grpc_->GetHealthCheckService()->SetServingStatus("", false);
+  grpc_->GetHealthCheckService()->SetServingStatus(kLiveness, true);
   return acceptor_.Start();
 }
 
@@ -276,6 +284,22 @@ void Server::UpdateHealth() {
   health->SetServingStatus("", ready);
   health->SetServingStatus(v1::DeepPcr::service_full_name(), ready);
   health->SetServingStatus(V2::service_full_name(), ready);
+}
+
+std::vector<std::string> Server::Stuck() const {
+  const double seconds = batcher_.LongestRunSeconds();
+  if (config_.stuck_seconds == 0 || seconds < config_.stuck_seconds) return {};
+  return {StrCat("a batch has been computed for ", static_cast<int64_t>(seconds), " s")};
+}
+
+void Server::LookAround() {
+  if (authorizer_.enabled() && token_watch_.Changed()) ReloadTokens();
+  const std::vector<std::string> stuck = Stuck();
+  const bool alive = stuck.empty();
+  if (std::exchange(alive_, alive) == alive) return;
+  grpc_->GetHealthCheckService()->SetServingStatus(kLiveness, alive);
+  logger_.Log(alive ? LogLevel::kInfo : LogLevel::kError, alive ? "alive_again" : "stuck",
+              {{"reason", alive ? std::string() : stuck.front()}});
 }
 
 void Server::ReloadTokens() {
@@ -319,6 +343,7 @@ void Server::WritePortFile() const {
 
 Server::DrainResult Server::Drain(const std::function<bool()>& hurry) {
   drained_ = true;
+  ticker_.reset();
   context_.leaving.store(true);
   UpdateHealth();
   const auto resume = Clock::now() + std::chrono::duration<double>(config_.drain_pause_seconds);
@@ -339,10 +364,7 @@ Server::DrainResult Server::Drain(const std::function<bool()>& hurry) {
       return DrainResult::kStuck;
     }
   }
-  // Stopping takes the HTTP library up to some seconds, so it happens beside what gRPC takes.
-  std::thread http([this] { http_.reset(); });
   result = std::max(result, StopGrpc(hurry));
-  http.join();
   if (result == DrainResult::kStuck) return result;
   preparer_.Stop();
   batcher_.Shutdown();

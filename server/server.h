@@ -5,14 +5,17 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "kernels/base/linked_file.h"
 #include "kernels/engine.h"
 #include "server/acceptor.h"
 #include "server/config.h"
@@ -22,8 +25,13 @@
 #include "server/rpc/authorizer.h"
 #include "server/rpc/service.h"
 #include "server/rpc/v2/service.h"
+#include "server/schedule/ticker.h"
 
 namespace deeppcr {
+
+// The name of gRPC's health service that is SERVING as long as work goes on, whatever the models
+// do: for probes that decide on restarts.
+inline constexpr char kLiveness[] = "liveness";
 
 // The parts of the server, put together: listens at once, loads models in the background, is ready
 // when all of them are, drains when told.
@@ -69,6 +77,10 @@ class Server {
   absl::Status StartGrpc(const std::shared_ptr<grpc::ServerCredentials>& credentials);
   DrainResult StopGrpc(const std::function<bool()>& hurry);
   void LoadModels();
+  // What the liveness probes tell of.
+  std::vector<std::string> Stuck() const;
+  // Looks at what changes and tells nobody.
+  void LookAround();
   void UpdateHealth();
   void WritePortFile() const;
 
@@ -90,12 +102,16 @@ class Server {
   ServiceContext context_;
   DeepPcrService service_;
   V2Service v2_service_;
+  std::optional<Listener> http_listener_;  // outlives http_
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<grpc::Server> grpc_;
   int grpc_port_ = 0;
   int http_port_ = 0;
   std::mutex health_mutex_;  // one UpdateHealth at a time
   bool drained_ = false;
+  FileWatch token_watch_;  // LookAround's, as is the next one
+  bool alive_ = true;
+  std::unique_ptr<Ticker> ticker_;  // calls LookAround
 };
 
 // Asks the server at `address` for its overall health.

@@ -325,11 +325,17 @@ absl::Status AboutSteps(const FieldNames& names, const SystemKey& wanted,
                         const absl::Status& status) {
   if (!absl::IsInvalidArgument(status) && !absl::IsResourceExhausted(status)) return status;
   const std::string_view message = ToStd(status.message());
+  const auto about = [&](std::string_view field) {
+    return field == "known_elements" ? names.Tensor(field) : names.Setting(field);
+  };
   for (const std::string_view field :
-       {"num_inference_steps: ", "first_step: ", "guidance_scale: ", "known_elements: "})
-    if (message.starts_with(field))
-      return absl::Status(status.code(), names.Setting(message).Text());
-  return absl::Status(status.code(), StrCat(names.Setting(FieldOf(wanted)).Text(), ": ", message));
+       {"num_inference_steps", "first_step", "guidance_scale", "known_elements"})
+    if (message.starts_with(StrCat(field, ": ")))
+      return absl::Status(status.code(), StrCat(about(field).Text(), message.substr(field.size())));
+  // A schedule fails for a number of steps, and memory for what is asked beside it.
+  const std::string_view field =
+      absl::IsInvalidArgument(status) ? "num_inference_steps" : FieldOf(wanted);
+  return absl::Status(status.code(), StrCat(about(field).Text(), ": ", message));
 }
 
 absl::Status CheckFinite(const SolveInput& input) {

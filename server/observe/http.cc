@@ -1,95 +1,97 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/observe/http.h"
 
-#include <array>
-#include <string_view>
+#include <microhttpd.h>
 
-#include "civetweb.h"
-#include "kernels/base/strings.h"
+#include <cstdarg>
+#include <string_view>
+#include <utility>
 
 namespace deeppcr {
 namespace {
 
+// Bounds of a socket's connections: one that says nothing ends after a second, and one address
+// cannot take the places of all others.
+constexpr unsigned kMaxConnections = 1024, kMaxConnectionsOfAnAddress = 640;
+constexpr unsigned kSilentSeconds = 1;
+constexpr size_t kBytesOfAConnection = 8192;
+
+constexpr char kPlain[] = "text/plain; charset=utf-8";
+
 struct Reply {
-  int code = 200;
-  const char* reason = "OK";
-  const char* type = "text/plain; charset=utf-8";
+  unsigned code = MHD_HTTP_OK;
+  const char* type = kPlain;
   std::string body;
 };
 
-Reply Respond(const HttpServer::Handlers& handlers, std::string_view method,
-              std::string_view path) {
-  if (method != "GET" && method != "HEAD") {
-    return {405, "Method Not Allowed", "text/plain; charset=utf-8", "only GET\n"};
-  }
-  if (path == "/metrics") {
-    return {200, "OK", "text/plain; version=0.0.4; charset=utf-8", handlers.metrics()};
-  }
-  if (path == "/livez") return {200, "OK", "text/plain; charset=utf-8", "alive\n"};
-  if (path != "/readyz") {
-    return {404, "Not Found", "text/plain; charset=utf-8", "try /metrics, /livez, /readyz\n"};
-  }
-  const std::vector<std::string> missing = handlers.missing();
-  if (missing.empty()) return {200, "OK", "text/plain; charset=utf-8", "ready\n"};
-  std::string body = "not ready\n";
-  for (const std::string& line : missing) body += line + "\n";
-  return {503, "Service Unavailable", "text/plain; charset=utf-8", body};
+// The reply to a question whose answer is yes if nothing speaks against it.
+Reply Verdict(const std::string& yes, const std::vector<std::string>& against) {
+  if (against.empty()) return {MHD_HTTP_OK, kPlain, yes + "\n"};
+  std::string body = "not " + yes + "\n";
+  for (const std::string& line : against) body += line + "\n";
+  return {MHD_HTTP_SERVICE_UNAVAILABLE, kPlain, body};
 }
+
+Reply ReplyTo(const HttpServer::Handlers& handlers, std::string_view method,
+              std::string_view path) {
+  if (method != "GET" && method != "HEAD")
+    return {MHD_HTTP_METHOD_NOT_ALLOWED, kPlain, "only GET\n"};
+  if (path == "/metrics")
+    return {MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", handlers.metrics()};
+  if (path == "/livez") return Verdict("alive", handlers.stuck());
+  if (path == "/readyz") return Verdict("ready", handlers.missing());
+  return {MHD_HTTP_NOT_FOUND, kPlain, "try /metrics, /livez, /readyz\n"};
+}
+
+// Called for the headers of a request. A body is not waited for: none is of use here.
+MHD_Result OnRequest(void* self, MHD_Connection* connection, const char* url, const char* method,
+                     const char*, const char*, size_t*, void**) {
+  return static_cast<const HttpServer*>(self)->Answer(connection, method, url) ? MHD_YES : MHD_NO;
+}
+
+// The library would write of every connection that ends early.
+void Ignore(void*, const char*, va_list) {}
 
 }  // namespace
 
-int HttpServer::Handle(mg_connection* connection, void* self) {
-  const mg_request_info* request = mg_get_request_info(connection);
-  const std::string_view method = request->request_method;
-  const Reply reply =
-      Respond(static_cast<HttpServer*>(self)->handlers_, method, request->local_uri);
-  const std::string header =
-      StrCat("HTTP/1.1 ", reply.code, " ", reply.reason, "\r\nContent-Type: ", reply.type,
-             "\r\nContent-Length: ", reply.body.size(),
-             "\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n");
-  mg_write(connection, header.data(), header.size());
-  if (method != "HEAD") mg_write(connection, reply.body.data(), reply.body.size());
-  return reply.code;
+bool HttpServer::Answer(MHD_Connection* connection, std::string_view method,
+                        std::string_view path) const {
+  Reply reply = ReplyTo(handlers_, method, path);
+  MHD_Response* const response =
+      MHD_create_response_from_buffer(reply.body.size(), reply.body.data(), MHD_RESPMEM_MUST_COPY);
+  if (response == nullptr) return false;
+  MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, reply.type);
+  MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+  MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
+  const MHD_Result queued = MHD_queue_response(connection, reply.code, response);
+  MHD_destroy_response(response);
+  return queued == MHD_YES;
 }
 
-absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address,
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(std::span<const int> sockets,
                                                               Handlers handlers) {
   std::unique_ptr<HttpServer> server(new HttpServer(std::move(handlers)));
-  // Resources are bounded: 16 threads, a short queue, and a connection that says nothing is closed.
-  std::array options = {"listening_ports",
-                        address.c_str(),
-                        "num_threads",
-                        "16",
-                        "connection_queue",
-                        "32",
-                        "request_timeout_ms",
-                        "1000",
-                        "enable_keep_alive",
-                        "no",
-                        "max_request_size",
-                        "8192",
-                        static_cast<const char*>(nullptr)};
-  std::array<char, 256> text{};
-  unsigned code = 0;
-  mg_error_data error = {&code, text.data(), text.size()};
-  const mg_callbacks callbacks = {};
-  mg_init_data init = {&callbacks, nullptr, options.data()};
-  server->context_ = mg_start2(&init, &error);
-  if (server->context_ == nullptr) {
-    return absl::UnavailableError(StrCat("cannot listen on ", address, " for HTTP: ",
-                                         text[0] != '\0' ? text.data() : "unknown reason"));
+  for (const int socket_fd : sockets) {
+    MHD_Daemon* const daemon = MHD_start_daemon(
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0, nullptr, nullptr,
+        &OnRequest, server.get(), MHD_OPTION_EXTERNAL_LOGGER, &Ignore, nullptr,
+        MHD_OPTION_LISTEN_SOCKET, socket_fd, MHD_OPTION_CONNECTION_LIMIT, kMaxConnections,
+        MHD_OPTION_PER_IP_CONNECTION_LIMIT, kMaxConnectionsOfAnAddress,
+        MHD_OPTION_CONNECTION_TIMEOUT, kSilentSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        kBytesOfAConnection, MHD_OPTION_END);
+    if (daemon == nullptr)
+      return absl::UnavailableError("--http_listen: the HTTP server does not start");
+    server->daemons_.push_back(daemon);
   }
-  mg_set_request_handler(server->context_, "**", &HttpServer::Handle, server.get());
   return server;
 }
 
 HttpServer::~HttpServer() {
-  if (context_ != nullptr) mg_stop(context_);
-}
-
-int HttpServer::port() const {
-  mg_server_port port = {};
-  return mg_get_server_ports(context_, 1, &port) == 1 ? port.port : 0;
+  for (MHD_Daemon* const daemon : daemons_) {
+    // The socket is not the library's to close.
+    MHD_quiesce_daemon(daemon);
+    MHD_stop_daemon(daemon);
+  }
 }
 
 }  // namespace deeppcr

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "kernels/base/file.h"
+#include "kernels/base/linked_file.h"
 #include "kernels/base/sha256.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -66,7 +66,7 @@ absl::StatusOr<Authorizer::Tokens> Authorizer::Parse(std::string_view text,
 absl::Status Authorizer::Reload() {
   if (!enabled()) return absl::OkStatus();
   const std::string& path = options_.token_file;
-  DEEPPCR_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxFileBytes));
+  DEEPPCR_ASSIGN_OR_RETURN(const std::string text, ReadLinkedFile(path, kMaxFileBytes));
   DEEPPCR_ASSIGN_OR_RETURN(Tokens tokens, Parse(text, path));
   const std::lock_guard lock(mutex_);
   tokens_ = std::move(tokens);

@@ -39,8 +39,11 @@ std::string_view Difference(const SampleInputs& a, const SystemKey& system_of_a,
   // NaN is no value of a request, so that equal values have equal bits, or are zeros of either
   // sign.
   if (!std::ranges::equal(a.inputs, b.inputs)) return "inputs or conditioning";
-  if (!std::ranges::equal(a.initial_noise, b.initial_noise)) return "initial_noise";
-  if (!std::ranges::equal(a.step_noise, b.step_noise)) return "step_noise";
+  if (!std::ranges::equal(a.initial_noise, b.initial_noise))
+    return system_of_a.first_step > 0 ? "tensor of initial_samples"
+                                      : "initial_noise, or temperature or clip of it";
+  if (!std::ranges::equal(a.step_noise, b.step_noise))
+    return "step_noise, or temperature or clip of it";
   return {};
 }
 

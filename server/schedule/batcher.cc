@@ -58,6 +58,12 @@ struct Batcher::Work {
   }
 };
 
+// Notes what runs. The caller holds mutex_.
+void Batcher::Worker::Begin(const Work& work) {
+  running = work.batch.jobs;
+  since = work.taken;
+}
+
 Batcher::Batcher(const BatcherOptions& options) : options_(options), schedule_(options.schedule) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (int i = 0; i < std::max(1, options.schedule.workers); ++i) {
@@ -106,7 +112,7 @@ std::unique_ptr<Batcher::Work> Batcher::TakeInline(const Job& job) {
     return nullptr;
   }
   work->Begin(job.enqueued());
-  caller_.running = work->batch.jobs;
+  caller_.Begin(*work);
   return work;
 }
 
@@ -151,6 +157,21 @@ int64_t Batcher::Depth(const ServedModel& model) const {
   return Schedule::Depth(model);
 }
 
+double Batcher::LongestRunSeconds() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const Clock::time_point now = Clock::now();
+  double longest = 0;
+  const auto look = [&](const Worker& worker) {
+    if (!worker.running.empty()) longest = std::max(longest, SecondsBetween(worker.since, now));
+  };
+  for (const auto& worker : workers_) {
+    look(*worker);
+    look(*worker->in_between);
+  }
+  look(caller_);
+  return longest;
+}
+
 bool Batcher::OfferIdleTask(IdleTask task) {
   bool wake = false;
   {
@@ -177,7 +198,7 @@ bool Batcher::TakeNow(Worker* worker, Work* work) {
   const Clock::time_point now = Clock::now();
   if (schedule_.Take(now, &work->batch)) {
     work->Begin(now);
-    worker->running = work->batch.jobs;
+    worker->Begin(*work);
     // This worker may have been the one that would have woken up in time for another batch.
     const bool timed = options_.schedule.max_delay.count() > 0;
     if (timed && sleeping_ > 0 && !schedule_.empty()) wake_.notify_one();
@@ -355,7 +376,7 @@ bool Batcher::TakeInBetween(const ServedModel& lender, Worker* worker, Work* wor
   const Clock::time_point now = Clock::now();
   if (stopping_ || !schedule_.TakeShort(lender, now, &work->batch)) return false;
   work->Begin(now);
-  worker->running = work->batch.jobs;
+  worker->Begin(*work);
   return true;
 }
 

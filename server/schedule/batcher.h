@@ -73,6 +73,9 @@ class Batcher {
   // The budget of bytes; a request that is alone may take more.
   int64_t max_bytes() const { return options_.max_bytes; }
 
+  // For how many seconds the batch that has been computed for longest has been.
+  double LongestRunSeconds() const;
+
   // Samples that wait for this model.
   int64_t Depth(const ServedModel& model) const;
 
@@ -80,9 +83,12 @@ class Batcher {
   struct Work;
   struct Worker {
     std::thread thread;
-    std::vector<Job*> running;  // guarded by mutex_
+    std::vector<Job*> running;                  // guarded by mutex_
+    CancelToken::Clock::time_point since = {};  // the beginning of what is running
     // Stands for this one while it serves others in between; null where it does not.
     std::unique_ptr<Worker> in_between;
+
+    void Begin(const Work& work);
   };
 
   void RunWorker(Worker* worker);

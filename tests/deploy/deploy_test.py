@@ -157,11 +157,16 @@ class KubernetesTest(unittest.TestCase):
         for port in self.objects['Service']['spec']['ports']:
             self.assertIn(port['targetPort'], named)
 
-    def test_probes_are_paths_that_the_server_answers(self):
-        source = (ROOT / 'server/observe/http.cc').read_text()
+    def test_probes_are_health_services_that_the_server_has(self):
+        header = (ROOT / 'server/server.h').read_text()
+        liveness = re.search(r'kLiveness\[\] = "(\w+)"', header).group(1)
         for container in self.containers():
-            for probe in ('readinessProbe', 'livenessProbe'):
-                self.assertIn(f'"{container[probe]["httpGet"]["path"]}"', source)
+            port = int(flags_of(container['args'])['listen'].rpartition(':')[2])
+            for probe, service in (('readinessProbe', ''), ('livenessProbe', liveness)):
+                self.assertEqual(container[probe]['grpc']['port'], port)
+                self.assertEqual(container[probe]['grpc'].get('service', ''), service)
+                # Kubernetes' own is one second, which a busy node takes for itself.
+                self.assertGreaterEqual(container[probe]['timeoutSeconds'], 2)
 
     def test_no_more_rights_than_the_image_needs(self):
         for container in self.containers():

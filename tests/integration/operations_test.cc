@@ -206,6 +206,7 @@ TEST_F(OperationsTest, HttpAnswersProbes) {
   EXPECT_EQ(Metric("deeppcr_models{state=\"ready\"}"), 2);
   EXPECT_EQ(Metric("deeppcr_models{state=\"failed\"}"), 0);
   EXPECT_THAT(server_->Get("/"), HasSubstr("404 Not Found"));
+  EXPECT_EQ(Health("liveness"), 1);
   EXPECT_THAT(server_->Http("DELETE /metrics HTTP/1.0\r\n\r\n"), HasSubstr("405"));
   EXPECT_THAT(server_->Http("HEAD /metrics HTTP/1.0\r\n\r\n"), Not(HasSubstr("deeppcr_")));
   EXPECT_EQ(testing::RunProgram(DEEPPCR_SERVER_BINARY, {"--probe=" + server_->address()}).exit_code,

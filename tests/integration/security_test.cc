@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // TLS, client certificates and tokens, with certificates that openssl makes for these tests.
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -292,6 +293,32 @@ TEST_F(SecurityTest, TokensSayWhoMayDoWhat) {
   EXPECT_THAT(log, HasSubstr("tokens_read"));
   for (const char* secret : {kInfer, kAdmin, "wrong-0123456789abcdef"})
     EXPECT_EQ(log.find(secret), std::string::npos);
+}
+
+// A mounted Kubernetes Secret is a folder of links, which move when it changes.
+TEST_F(SecurityTest, TokensBehindALinkAreReadAgainWhenItMoves) {
+  namespace fs = std::filesystem;
+  const auto write = [&](const std::string& name, const char* token) {
+    std::ofstream(File(name)) << "infer " << token << "\n";
+  };
+  write("monday", kInfer);
+  write("tuesday", kAdmin);
+  fs::create_symlink("monday", File("tokens"));
+  const auto server = Start({"--token_file=" + File("tokens")});
+  ASSERT_NE(server, nullptr);
+  EXPECT_TRUE(Forward(*server, "", "", kInfer).ok());
+  fs::create_symlink("tuesday", File("next"));
+  fs::rename(File("next"), File("tokens"));
+  for (int i = 0; i < 1000 && !Forward(*server, "", "", kAdmin).ok(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_TRUE(Forward(*server, "", "", kAdmin).ok());
+  EXPECT_EQ(Forward(*server, "", "", kInfer).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  // Nonsense takes no tokens away.
+  std::ofstream(File("tuesday")) << "nonsense\n";
+  for (int i = 0; i < 1000 && server->Log().find("tokens_not_read") == std::string::npos; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_THAT(server->Log(), HasSubstr("tokens_not_read"));
+  EXPECT_TRUE(Forward(*server, "", "", kAdmin).ok());
 }
 
 }  // namespace

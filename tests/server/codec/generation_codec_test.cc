@@ -190,6 +190,13 @@ TEST(GenerationCodecTest, ErrorsAboutStepsNameTheFieldOfTheProtocol) {
   known.known = guided.guided = true;
   later.first_step = 3;
   EXPECT_EQ(AboutSteps(kV1Fields, known, full).message(), "input.known_elements: 20 steps: full");
+  EXPECT_EQ(AboutSteps(kV2Fields, known, full).message(), "known_elements: 20 steps: full");
+  EXPECT_EQ(
+      AboutSteps(kV2Fields, known, absl::InvalidArgumentError("known_elements: none")).message(),
+      "known_elements: none");
+  // A schedule that has no such steps has none with known elements either.
+  EXPECT_EQ(AboutSteps(kV1Fields, known, absl::InvalidArgumentError("step 0: inf")).message(),
+            "input.num_inference_steps: step 0: inf");
   EXPECT_EQ(AboutSteps(kV1Fields, guided, full).message(), "input.guidance_scale: 20 steps: full");
   EXPECT_EQ(AboutSteps(kV2Fields, later, full).message(), "parameters.first_step: 20 steps: full");
 }

@@ -265,6 +265,18 @@ TEST_F(BatcherTest, TellsThoseThatExpireBehindLongWorkAtOnce) {
   EXPECT_TRUE(blocker.Wait().status.ok());
 }
 
+TEST_F(BatcherTest, TellsForHowLongABatchHasBeenComputed) {
+  Batcher batcher({.schedule = {.workers = 1}});
+  EXPECT_EQ(batcher.LongestRunSeconds(), 0);
+  TestJob blocker(model_, 1);
+  Occupy(batcher, blocker);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_GE(batcher.LongestRunSeconds(), 0.05);
+  fake_->gate.Open();
+  EXPECT_TRUE(blocker.Wait().status.ok());
+  EXPECT_EQ(batcher.LongestRunSeconds(), 0);
+}
+
 TEST_F(BatcherTest, WhatWaitsForCompanyIsComputedOnceThereWillBeNone) {
   Batcher batcher({.schedule = {.workers = 1, .max_delay = std::chrono::hours(1)}});
   TestJob job(model_, 1);
