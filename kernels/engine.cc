@@ -8,10 +8,10 @@
 #include <filesystem>
 #include <optional>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "kernels/backend/registry.h"
+#include "kernels/base/control_group.h"
 #include "kernels/base/file.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -27,9 +27,7 @@
 namespace deeppcr {
 namespace {
 
-int NumThreads(int wanted) {
-  return wanted > 0 ? wanted : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
+int NumThreads(int wanted) { return wanted > 0 ? wanted : AvailableCores(); }
 
 // Finds a cache that cannot be written at start; otherwise the plan would be measured anew every
 // time.

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <thread>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "kernels/base/control_group.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/engine.h"
@@ -20,6 +20,7 @@ namespace deeppcr {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kMostDefaultBudget = 512 * kMiB;
 
 absl::Status Mismatch(std::string_view flag, std::string_view expected, std::string_view got) {
   return InvalidArgument("--", flag, ": expected ", expected, ", got ", Quoted(got, 200));
@@ -27,7 +28,8 @@ absl::Status Mismatch(std::string_view flag, std::string_view expected, std::str
 
 FlagSpec Text(std::string name, std::string unit, std::string ServerConfig::*field,
               std::string help) {
-  FlagSpec spec{name, unit, ServerConfig{}.*field, std::move(help), false, nullptr};
+  FlagSpec spec{name, unit, ServerConfig{}.*field, std::move(help)};
+  spec.get = [field](const ServerConfig& config) { return config.*field; };
   spec.set = [name, unit, field](std::string_view text, ServerConfig& config) {
     if (text.empty()) return Mismatch(name, unit, text);
     config.*field = std::string(text);
@@ -51,6 +53,9 @@ FlagSpec Address(std::string name, std::string ServerConfig::*field, std::string
 // unix:FILE; the field takes the file alone.
 FlagSpec Socket(std::string name, std::string ServerConfig::*field, std::string help) {
   FlagSpec spec = Text(name, "unix:file", field, std::move(help));
+  spec.get = [field](const ServerConfig& config) {
+    return (config.*field).empty() ? std::string() : StrCat(kUnixScheme, config.*field);
+  };
   spec.set = [name, field](std::string_view text, ServerConfig& config) {
     if (!text.starts_with(kUnixScheme) || text.size() == kUnixScheme.size())
       return Mismatch(name, "unix:file", text);
@@ -61,7 +66,8 @@ FlagSpec Socket(std::string name, std::string ServerConfig::*field, std::string 
 }
 
 FlagSpec Names(std::string name, std::vector<std::string> ServerConfig::*field, std::string help) {
-  FlagSpec spec{name, "names, by commas", "", std::move(help), false, nullptr};
+  FlagSpec spec{name, "names, by commas", "", std::move(help)};
+  spec.get = [field](const ServerConfig& config) { return absl::StrJoin(config.*field, ","); };
   spec.set = [name, field](std::string_view text, ServerConfig& config) {
     std::vector<std::string> names = absl::StrSplit(ToAbsl(text), ',');
     for (std::string& each : names) {
@@ -103,7 +109,8 @@ FlagSpec Integer(std::string name, std::string unit, int64_t low, int64_t high,
                  int64_t ServerConfig::*field, std::string help) {
   const bool bytes = unit == "bytes";
   const std::string range = StrCat(unit, " in [", low, ", ", high, "]");
-  FlagSpec spec{name, range, StrCat(ServerConfig{}.*field), std::move(help), false, nullptr};
+  FlagSpec spec{name, range, StrCat(ServerConfig{}.*field), std::move(help)};
+  spec.get = [field](const ServerConfig& config) { return StrCat(config.*field); };
   spec.set = [=](std::string_view text, ServerConfig& config) {
     int64_t value = 0;
     const bool parsed = bytes ? ParseBytes(text, &value) : absl::SimpleAtoi(ToAbsl(text), &value);
@@ -114,10 +121,24 @@ FlagSpec Integer(std::string name, std::string unit, int64_t low, int64_t high,
   return spec;
 }
 
+// Bytes that are set aside, by default by the memory that there is.
+FlagSpec Budget(std::string name, int64_t ServerConfig::*field, std::string help) {
+  FlagSpec spec =
+      Integer(name, "bytes", -1, int64_t{1} << 40, field,
+              help + " -1: 512 MiB, or an eighth of the memory that the process may have.");
+  spec.set = [name, field, parse = spec.set](std::string_view text, ServerConfig& config) {
+    DEEPPCR_RETURN_IF_ERROR(parse(text, config));
+    if (config.*field == -1 || config.*field >= kMiB) return absl::OkStatus();
+    return Mismatch(name, "bytes: -1, or 1 MiB or more", text);
+  };
+  return spec;
+}
+
 FlagSpec Real(std::string name, std::string unit, double low, double high,
               double ServerConfig::*field, std::string help) {
   const std::string range = StrCat(unit, " in [", low, ", ", high, "]");
-  FlagSpec spec{name, range, StrCat(ServerConfig{}.*field), std::move(help), false, nullptr};
+  FlagSpec spec{name, range, StrCat(ServerConfig{}.*field), std::move(help)};
+  spec.get = [field](const ServerConfig& config) { return StrCat(config.*field); };
   spec.set = [=](std::string_view text, ServerConfig& config) {
     double value = 0;
     // The condition is written so that NaN fails too.
@@ -132,7 +153,8 @@ FlagSpec Real(std::string name, std::string unit, double low, double high,
 
 FlagSpec Switch(std::string name, bool ServerConfig::*field, std::string help) {
   FlagSpec spec{name, "true | false", ServerConfig{}.*field ? "true" : "false", std::move(help),
-                true, nullptr};
+                true};
+  spec.get = [field](const ServerConfig& config) { return config.*field ? "true" : "false"; };
   spec.set = [name, field](std::string_view text, ServerConfig& config) {
     if (text != "true" && text != "false") return Mismatch(name, "true or false", text);
     config.*field = text == "true";
@@ -142,13 +164,11 @@ FlagSpec Switch(std::string name, bool ServerConfig::*field, std::string help) {
 }
 
 FlagSpec VersionsFlag() {
-  FlagSpec spec{"versions",
-                "rules, by commas",
-                "latest",
+  FlagSpec spec{"versions", "rules, by commas", "latest",
                 "Versions to load at start: latest, latest:N or all, and for single models "
                 "MODEL=latest:2, MODEL=all or MODEL=1+3.",
-                false,
-                nullptr};
+                false};
+  spec.get = [](const ServerConfig& config) { return config.versions.text(); };
   spec.set = [](std::string_view text, ServerConfig& config) -> absl::Status {
     absl::StatusOr<VersionPolicies> versions = VersionPolicies::Parse(text);
     if (!versions.ok()) return InvalidArgument("--versions: ", versions.status().message());
@@ -220,9 +240,8 @@ void AddNetworkFlags(std::vector<FlagSpec>& specs) {
            "Written once every model was tried: the bound ports and readiness as JSON."));
   specs.push_back(Integer("max_message_bytes", "bytes", 1024, int64_t{2047} * kMiB,
                           &C::max_message_bytes, "Largest request and reply."));
-  specs.push_back(Integer("max_grpc_memory_bytes", "bytes", kMiB, int64_t{1} << 40,
-                          &C::max_grpc_memory_bytes,
-                          "What gRPC may hold for connections and messages in transit."));
+  specs.push_back(Budget("max_grpc_memory_bytes", &C::max_grpc_memory_bytes,
+                         "What gRPC may hold for connections and messages in transit."));
   specs.push_back(Integer("max_connections", "connections", 1, 1 << 20, &C::max_connections,
                           "Connections to the gRPC service, on all its addresses; more are closed "
                           "as they come."));
@@ -300,8 +319,8 @@ void AddServingFlags(std::vector<FlagSpec>& specs) {
                        "take all that wait."));
   specs.push_back(Integer("max_queue", "samples", 1, 1 << 20, &C::max_queue,
                           "Samples that may wait, per model version; more are refused."));
-  specs.push_back(Integer("max_queue_bytes", "bytes", kMiB, int64_t{1} << 40, &C::max_queue_bytes,
-                          "Bytes of accepted requests and their replies, all models together."));
+  specs.push_back(Budget("max_queue_bytes", &C::max_queue_bytes,
+                         "Bytes of accepted requests and their replies, all models together."));
   specs.push_back(
       Real("reply_seconds", "seconds", 0.1, 86400, &C::reply_seconds,
            "A reply that its client has not read after this long, and a second for every "
@@ -332,6 +351,9 @@ void AddServingFlags(std::vector<FlagSpec>& specs) {
                        "with the models below it, and exit 0 if nothing is, else 1."));
   specs.push_back(Switch("verbose", &C::verbose,
                          "With --check: print the step programs too, and what their steps cost."));
+  specs.push_back(Switch("print_config", &C::print_config,
+                         "Serve nothing: print the settings that these flags and the environment "
+                         "come to, and exit."));
 }
 
 std::vector<FlagSpec> BuildFlagSpecs() {
@@ -349,14 +371,32 @@ const FlagSpec* FindFlag(std::string_view name) {
   return nullptr;
 }
 
+// True for variables with our prefix that others read: the client, the engine, the tests.
+// Kubernetes makes DEEPPCR_SERVICE_* and DEEPPCR_PORT* of a service that is called deeppcr.
+bool IsOfOthers(std::string_view variable) {
+  const std::string_view name = variable.substr(kVariablePrefix.size());
+  for (const std::string_view prefix : {"SERVICE_", "PORT_", "TEST_", "CLIENT_"})
+    if (name.starts_with(prefix)) return true;
+  constexpr std::string_view kNames[] = {"CPU_ISA", "FORCE_BACKEND", "MODULE_DIR", "NVCC",
+                                         "PORT",    "SERVER",        "TLS_CA",     "TOKEN"};
+  return std::ranges::find(kNames, name) != std::end(kNames);
+}
+
 absl::Status ReadEnvironment(const Environment& environment, ServerConfig& config) {
+  std::set<std::string> known;
   for (const FlagSpec& spec : FlagSpecs()) {
-    const std::string variable = StrCat("DEEPPCR_", absl::AsciiStrToUpper(spec.name));
-    const char* value = environment(variable.c_str());
-    if (value == nullptr) continue;
-    if (absl::Status status = spec.set(value, config); !status.ok()) {
+    const std::string variable = StrCat(kVariablePrefix, absl::AsciiStrToUpper(spec.name));
+    known.insert(variable);
+    const auto found = environment.find(variable);
+    if (found == environment.end()) continue;
+    if (absl::Status status = spec.set(found->second, config); !status.ok()) {
       return InvalidArgument(variable, ": ", status.message());
     }
+  }
+  for (const auto& [variable, value] : environment) {
+    if (!variable.starts_with(kVariablePrefix) || known.contains(variable) || IsOfOthers(variable))
+      continue;
+    return InvalidArgument(variable, ": no flag has this name; --help lists all");
   }
   return absl::OkStatus();
 }
@@ -424,6 +464,32 @@ std::span<const FlagSpec> FlagSpecs() {
   return specs;
 }
 
+std::string ConfigText(const ServerConfig& config) {
+  std::string text;
+  for (const FlagSpec& spec : FlagSpecs()) {
+    const std::string value = spec.get(config);
+    if (!value.empty()) text += StrCat("--", spec.name, "=", value, "\n");
+  }
+  return text;
+}
+
+absl::Status FitToMemory(std::optional<int64_t> limit, ServerConfig& config) {
+  // An eighth leaves the most for models and their workspaces.
+  const int64_t budget =
+      std::min(kMostDefaultBudget, std::max(kMiB, limit.value_or(INT64_MAX) / 8));
+  for (int64_t* const each : {&config.max_queue_bytes, &config.max_grpc_memory_bytes})
+    if (*each < 0) *each = budget;
+  if (!limit.has_value()) return absl::OkStatus();
+  const int64_t trajectories = config.gradients ? config.max_trajectory_bytes : 0;
+  if (config.max_queue_bytes + config.max_grpc_memory_bytes + trajectories < *limit)
+    return absl::OkStatus();
+  return InvalidArgument("--max_queue_bytes: expected less than the ", *limit,
+                         " bytes of memory that this process ",
+                         "may have, together with what follows, got ", config.max_queue_bytes,
+                         " + ", config.max_grpc_memory_bytes, " (--max_grpc_memory_bytes) + ",
+                         trajectories, " (--max_trajectory_bytes, with --gradients)");
+}
+
 std::string HelpText(std::string_view program) {
   std::string text = StrCat(
       "Usage: ", program, " --model_repository=DIR [flags]\n",
@@ -460,6 +526,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const std::string> argume
         line.config.probe.empty() ? CommandLine::Action::kCheck : CommandLine::Action::kProbe;
     return line;
   }
+  if (line.config.print_config) line.action = CommandLine::Action::kPrintConfig;
   DEEPPCR_RETURN_IF_ERROR(CheckWhole(line.config));
   return line;
 }
@@ -490,8 +557,7 @@ bool IsAdminOpen(const ServerConfig& config) {
 
 int ResolvedWorkers(const ServerConfig& config) {
   if (config.workers > 0) return static_cast<int>(config.workers);
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  return std::clamp(cores / 2, 2, 16);
+  return std::clamp(AvailableCores() / 2, 2, 16);
 }
 
 }  // namespace deeppcr

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -47,10 +49,10 @@ struct ServerConfig {
   bool gradients = false;                            // load models with their backward passes
   int64_t max_trajectory_bytes = int64_t{64} << 20;  // kept for gradients; 0: none
   double trajectory_seconds = 60;
-  int64_t max_queue = 1024;  // samples that wait, per model version
-  int64_t max_queue_bytes = int64_t{512} << 20;
+  int64_t max_queue = 1024;      // samples that wait, per model version
+  int64_t max_queue_bytes = -1;  // -1: by FitToMemory
   int64_t max_message_bytes = int64_t{16} << 20;
-  int64_t max_grpc_memory_bytes = int64_t{512} << 20;
+  int64_t max_grpc_memory_bytes = -1;  // -1: by FitToMemory
   int64_t max_connections = 1024;
   int64_t max_concurrent_streams = 1024;
   double keepalive_seconds = 7200;
@@ -77,6 +79,7 @@ struct ServerConfig {
   std::string log_level = "info";
   std::string check;  // set: say what is wrong with the model in this folder, and exit
   bool verbose = false;
+  bool print_config = false;
   std::string probe;  // set: ask that server (host:port, unix:path, http://host:port) and exit
 };
 
@@ -88,26 +91,36 @@ struct FlagSpec {
   std::string help;
   bool is_switch = false;  // may stand without a value
   std::function<absl::Status(std::string_view, ServerConfig&)> set;
+  std::function<std::string(const ServerConfig&)> get;  // as it would be typed
 };
 
 // Every flag, in the order of `--help`. Built once; thread-safe.
 std::span<const FlagSpec> FlagSpecs();
 
+// The settings as --print_config prints them, a line --name=value for each.
+std::string ConfigText(const ServerConfig& config);
+
+// Fills in what follows from the memory that the process may have (none: as much as there is), and
+// checks that the budgets fit into it together. Errors: kInvalidArgument with the sum.
+absl::Status FitToMemory(std::optional<int64_t> limit, ServerConfig& config);
+
 // The text that `--help` prints.
 std::string HelpText(std::string_view program);
 
 struct CommandLine {
-  enum class Action { kServe, kHelp, kVersion, kProbe, kCheck };
+  enum class Action { kServe, kHelp, kVersion, kProbe, kCheck, kPrintConfig };
   Action action = Action::kServe;
   ServerConfig config;
 };
 
-// Returns the value of an environment variable, or nullptr if it is unset; `getenv` in production.
-using Environment = std::function<const char*(const char*)>;
+// The environment variables by name, those with the prefix kVariablePrefix at least.
+using Environment = std::map<std::string, std::string>;
+inline constexpr std::string_view kVariablePrefix = "DEEPPCR_";
 
 // Parses `--name=value`, `--name value` and `--switch`; dashes within a name count as underscores.
 // The command line wins over the environment, which wins over the defaults. Errors:
-// kInvalidArgument naming the flag, what was expected and what came.
+// kInvalidArgument naming the flag, what was expected and what came, or a variable with the prefix
+// that nobody reads.
 absl::StatusOr<CommandLine> ParseCommandLine(std::span<const std::string> arguments,
                                              const Environment& environment);
 

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "google/protobuf/stubs/logging.h"
+#include "kernels/base/control_group.h"
 #include "kernels/base/strings.h"
 #include "server/check.h"
 #include "server/config.h"
@@ -54,6 +56,17 @@ int AwaitStop(deeppcr::Server& server) {
   int number = 0;
   while (sigwait(&all, &number) == 0 && number == SIGHUP) server.ReloadTokens();
   return number;
+}
+
+deeppcr::Environment OurVariables() {
+  deeppcr::Environment variables;
+  for (char** each = environ; *each != nullptr; ++each) {
+    const std::string_view text = *each;
+    const size_t equals = text.find('=');
+    if (!text.starts_with(deeppcr::kVariablePrefix) || equals == text.npos) continue;
+    variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return variables;
 }
 
 bool AnotherSignal() {
@@ -101,6 +114,12 @@ int Serve(const deeppcr::ServerConfig& config) {
   };
   auto engine = deeppcr::Engine::Create(options);
   if (!engine.ok()) return Fail(engine.status(), kExitFailed);
+  std::string settings = deeppcr::ConfigText(config);
+  std::replace(settings.begin(), settings.end(), '\n', ' ');
+  logger.Log(LogLevel::kInfo, "configuration",
+             {{"flags", settings},
+              {"cores", int64_t{deeppcr::AvailableCores()}},
+              {"memory_limit", deeppcr::ReadControlGroup().bytes.value_or(-1)}});
   logger.Log(LogLevel::kInfo, "backend",
              {{"backend", (*engine)->backend()},
               {"device", (*engine)->device()},
@@ -133,9 +152,9 @@ int Serve(const deeppcr::ServerConfig& config) {
 
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  const auto environment = [](const char* name) -> const char* { return std::getenv(name); };
-  const auto line = deeppcr::ParseCommandLine(arguments, environment);
+  auto line = deeppcr::ParseCommandLine(arguments, OurVariables());
   if (!line.ok()) return Fail(line.status(), kExitBadFlags);
+  const absl::Status fits = deeppcr::FitToMemory(deeppcr::ReadControlGroup().bytes, line->config);
   switch (line->action) {
     case CommandLine::Action::kHelp:
       std::fputs(deeppcr::HelpText("deeppcr-server").c_str(), stdout);
@@ -149,8 +168,11 @@ int main(int argc, char** argv) {
     }
     case CommandLine::Action::kCheck:
       return deeppcr::CheckModels(line->config, stdout) ? 0 : kExitFailed;
+    case CommandLine::Action::kPrintConfig:
+      std::fputs(deeppcr::ConfigText(line->config).c_str(), stdout);
+      return fits.ok() ? 0 : Fail(fits, kExitBadFlags);
     case CommandLine::Action::kServe:
-      return Serve(line->config);
+      return fits.ok() ? Serve(line->config) : Fail(fits, kExitBadFlags);
   }
   return kExitFailed;
 }

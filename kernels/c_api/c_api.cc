@@ -13,13 +13,13 @@
 #include <span>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/base/cancel_token.h"
+#include "kernels/base/control_group.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/c_api/calls.h"
@@ -92,8 +92,7 @@ absl::StatusOr<EngineOptions> Translate(const deeppcr_engine_options& given) {
   DEEPPCR_RETURN_IF_ERROR(
       CheckRange("max_unplanned_bytes", given.max_unplanned_bytes, -1, kMostBytes));
   if (given.backend != nullptr) options.backend = given.backend;
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  options.num_threads = given.num_threads > 0 ? given.num_threads : std::max(1, cores);
+  options.num_threads = given.num_threads > 0 ? given.num_threads : AvailableCores();
   options.max_concurrent_runs =
       given.max_concurrent_runs > 0 ? given.max_concurrent_runs : options.num_threads;
   if (given.plan_cache_dir != nullptr) options.plan_cache_dir = given.plan_cache_dir;

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <mutex>
-#include <thread>
 #include <utility>
 
+#include "kernels/base/control_group.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 
@@ -17,9 +17,7 @@ constexpr int64_t kLayersOfPiece = 32;
 // Bytes of a thread's workspace of the parallel way.
 constexpr int64_t kMaxWorkspaceBytes = int64_t{256} << 20;
 
-int NumThreads(int asked) {
-  return asked > 0 ? asked : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
+int NumThreads(int asked) { return asked > 0 ? asked : AvailableCores(); }
 
 ResolvedOptions ForwardOptions(const SystemOptions& options, const SystemShape& shape) {
   if (options.way == BackwardWay::kSequential)

@@ -71,6 +71,7 @@ absl::StatusOr<VersionPolicies> VersionPolicies::Parse(std::string_view text) {
     if (!first) return Mismatch("one rule for each model", text);
     if (!named) policies.default_ = std::move(policy);
   }
+  policies.text_ = std::string(text);
   return policies;
 }
 

@@ -44,10 +44,14 @@ class VersionPolicies {
 
   const VersionPolicy& For(std::string_view model) const;
 
+  // The rules as they were given.
+  const std::string& text() const { return text_; }
+
   // The models with a rule of their own.
   std::vector<std::string> Models() const;
 
  private:
+  std::string text_ = "latest";
   VersionPolicy default_;
   std::map<std::string, VersionPolicy, std::less<>> models_;
 };

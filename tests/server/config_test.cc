@@ -19,11 +19,8 @@ namespace {
 using ::testing::HasSubstr;
 
 absl::StatusOr<CommandLine> Parse(std::vector<std::string> arguments,
-                                  std::map<std::string, std::string> variables = {}) {
-  return ParseCommandLine(arguments, [&](const char* name) -> const char* {
-    const auto found = variables.find(name);
-    return found == variables.end() ? nullptr : found->second.c_str();
-  });
+                                  const Environment& variables = {}) {
+  return ParseCommandLine(arguments, variables);
 }
 
 TEST(ConfigTest, DefaultsAreThoseOfTheStruct) {
@@ -33,7 +30,7 @@ TEST(ConfigTest, DefaultsAreThoseOfTheStruct) {
   EXPECT_EQ(line.config.model_repository, "/models");
   EXPECT_EQ(line.config.listen, "127.0.0.1:8001");
   EXPECT_EQ(line.config.max_message_bytes, 16 << 20);
-  EXPECT_EQ(line.config.max_grpc_memory_bytes, 512 << 20);
+  EXPECT_EQ(line.config.max_grpc_memory_bytes, -1);
   EXPECT_EQ(line.config.admin, "auto");
 }
 
@@ -175,6 +172,7 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"Reflection", "--reflection=1", "--reflection: expected true or false"},
         RefusedCase{"Drain", "--drain_seconds=-1", "--drain_seconds: expected"},
         RefusedCase{"ReplySeconds", "--reply_seconds=0", "--reply_seconds: expected"},
+        RefusedCase{"PrintConfig", "--print_config=1", "--print_config: expected true or false"},
         RefusedCase{"Stuck", "--stuck_seconds=-1", "--stuck_seconds: expected seconds in [0,"},
         RefusedCase{"DrainPause", "--drain_pause_seconds=1e9", "--drain_pause_seconds: expected"},
         RefusedCase{"ShadowRate", "--shadow_rate=1.5", "--shadow_rate: expected share in [0, 1]"},
@@ -188,9 +186,64 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"Verbose", "--verbose=1", "--verbose: expected true or false"}),
     CaseName);
 
+TEST(ConfigTest, VariablesThatNobodyReadsAreErrors) {
+  const std::vector<std::string> flags = {"--model_repository=/m"};
+  for (const char* variable : {"DEEPPCR_MAX_QUEU", "DEEPPCR_", "DEEPPCR_max_queue"})
+    ExpectError(Parse(flags, {{variable, "7"}}), absl::StatusCode::kInvalidArgument,
+                std::string(variable) + ": no flag has this name");
+  for (const char* variable :
+       {"DEEPPCR_CPU_ISA", "DEEPPCR_TOKEN", "DEEPPCR_SERVICE_HOST", "DEEPPCR_PORT",
+        "DEEPPCR_PORT_8001_TCP", "DEEPPCR_TEST_CYCLES", "OTHER_MAX_QUEU"})
+    EXPECT_TRUE(Parse(flags, {{variable, "7"}}).ok()) << variable;
+}
+
+TEST(ConfigTest, WhatIsPrintedGivesTheSameSettings) {
+  const std::vector<std::string> flags = {
+      "--model_repository=/m",  "--versions=latest:2,net=1+3", "--listen=unix:/tmp/a",
+      "--admin_listen=unix:/b", "--max_queue_bytes=2MiB",      "--shadow_rate=0.25",
+      "--reflection=false",     "--stuck_seconds=0.5",         "--plan=measure"};
+  const std::string text = ConfigText(Parse(flags)->config);
+
+  std::vector<std::string> printed;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) printed.push_back(line);
+  const auto again = Parse(printed);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(ConfigText(again->config), text);
+  EXPECT_THAT(printed, ::testing::IsSupersetOf({"--versions=latest:2,net=1+3",
+                                                "--listen=unix:/tmp/a", "--admin_listen=unix:/b",
+                                                "--max_queue_bytes=2097152", "--stuck_seconds=0.5",
+                                                "--reflection=false", "--workers=0"}));
+  std::vector<std::string> asked = flags;
+  asked.emplace_back("--print_config");
+  EXPECT_EQ(Parse(asked)->action, CommandLine::Action::kPrintConfig);
+}
+
+TEST(ConfigTest, BudgetsFollowFromTheMemoryThatThereIs) {
+  constexpr int64_t kMiB = 1 << 20;
+  const auto fitted = [](std::optional<int64_t> limit) {
+    ServerConfig config;
+    EXPECT_TRUE(FitToMemory(limit, config).ok());
+    EXPECT_EQ(config.max_queue_bytes, config.max_grpc_memory_bytes);
+    return config.max_queue_bytes;
+  };
+  EXPECT_EQ(fitted(std::nullopt), 512 * kMiB);
+  EXPECT_EQ(fitted(64 * 1024 * kMiB), 512 * kMiB);
+  EXPECT_EQ(fitted(1024 * kMiB), 128 * kMiB);
+
+  ServerConfig wide;
+  wide.gradients = true;
+  wide.max_queue_bytes = 900 * kMiB;
+  const absl::Status status = FitToMemory(1024 * kMiB, wide);
+  ExpectError(status, absl::StatusCode::kInvalidArgument,
+              "less than the 1073741824 bytes of memory that this process may have, together with "
+              "what follows, got 943718400 + 134217728 (--max_grpc_memory_bytes) + 67108864 (");
+  EXPECT_TRUE(FitToMemory(std::nullopt, wide).ok());
+}
+
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository accepts any path; another test covers its absence.
-  constexpr size_t kFlags = 54;
+  constexpr size_t kFlags = 55;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
 

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_BASE_CONTROL_GROUP_H_
+#define DEEPPCR_KERNELS_BASE_CONTROL_GROUP_H_
+
+// What the control group of this process, that of a container for instance, lets it have. The
+// machine has more: threads for cores beyond a quota are stopped in turn, for tenths of a second.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace deeppcr {
+
+struct ControlGroupLimits {
+  std::optional<double> cores;   // CPU seconds a second; none: no quota
+  std::optional<int64_t> bytes;  // of memory; none: no limit
+};
+
+// The limits by the files of the kernel, those of every group around this one included, version 1
+// or 2. self: the list of the process's groups; root: where their trees are mounted. What cannot be
+// read limits nothing. Thread-safe.
+ControlGroupLimits ReadControlGroup(const std::string& self = "/proc/self/cgroup",
+                                    const std::string& root = "/sys/fs/cgroup");
+
+// The cores that this process can keep busy: those that it may run on, and no more than its quota
+// of them, rounded up. At least 1. Read once. Thread-safe.
+int AvailableCores();
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_KERNELS_BASE_CONTROL_GROUP_H_
