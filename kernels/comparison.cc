@@ -2,6 +2,7 @@
 #include "kernels/comparison.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 #include "kernels/base/status_macros.h"
@@ -69,7 +70,9 @@ class Comparison {
       for (size_t r = 0; r < rows.size(); ++r) {
         if (resolved[r] == nullptr) continue;
         DEEPPCR_RETURN_IF_ERROR(Run(*resolved[r], sample, outputs, got, {&report, 1}, nullptr));
-        RaiseTo(StateError(got, expected), &rows[r].max_state_error);
+        RaiseTo(StateError(got, expected, 1, 0), &rows[r].max_state_error);
+        RaiseTo(StateError(got, expected, resolved[r]->rtol, resolved[r]->atol),
+                &rows[r].max_error_over_tolerance);
         RaiseTo(LargestDifference(outputs, answer), &rows[r].max_output_difference);
       }
     }
@@ -109,7 +112,9 @@ class Comparison {
     return largest;
   }
 
-  double StateError(std::span<const float> got, std::span<const float> expected) const {
+  // Largest difference of a step's state over relative * |z| + absolute.
+  double StateError(std::span<const float> got, std::span<const float> expected, double relative,
+                    double absolute) const {
     double worst = 0;
     for (int64_t l = 1; l <= shape_.num_steps; ++l) {
       const std::span<const float> z = expected.subspan(l * shape_.state_dim, shape_.state_dim);
@@ -117,7 +122,7 @@ class Comparison {
           LargestDifference(got.subspan(l * shape_.state_dim, shape_.state_dim), z);
       double size = 0;
       for (const float x : z) size = std::max(size, double{std::fabs(x)});
-      if (error != 0) RaiseTo(error / size, &worst);
+      if (error != 0) RaiseTo(error / (relative * size + absolute), &worst);
     }
     return worst;
   }
@@ -132,14 +137,18 @@ class Comparison {
 
 absl::StatusOr<std::vector<ComparisonRow>> CompareSolvers(
     const Runner& runner, const SampleInputs& samples,
-    std::span<const absl::StatusOr<ResolvedOptions>> options, int repetitions,
+    std::span<const absl::StatusOr<ResolvedOptions>> options, const ComparisonLimits& limits,
     const CancelToken* token) {
   Comparison comparison(runner, samples, token);
   for (const absl::StatusOr<ResolvedOptions>& row : options) comparison.Add(row);
   // Rows of which none can run do not say which system the samples are for.
   if (!comparison.Runs()) return std::move(comparison.rows);
   // The first round warms caches and is not counted.
-  for (int i = 0; i <= repetitions; ++i) {
+  const CancelToken::Clock::time_point start = CancelToken::Clock::now();
+  for (int i = 0; i <= limits.repetitions; ++i) {
+    const std::chrono::duration<double> spent = CancelToken::Clock::now() - start;
+    // Judging takes about two rounds.
+    if (i > 1 && spent.count() * (1 + 3.0 / i) > limits.seconds) break;
     DEEPPCR_RETURN_IF_ERROR(comparison.TimeOnce());
     if (i == 0) {
       for (ComparisonRow& row : comparison.rows) row.seconds.clear();

@@ -14,7 +14,7 @@ namespace deeppcr {
 // See LoadedSystem::Compare. Memory beside the rows: two trajectories of one sample.
 absl::StatusOr<std::vector<ComparisonRow>> CompareSolvers(
     const Runner& runner, const SampleInputs& samples,
-    std::span<const absl::StatusOr<ResolvedOptions>> options, int repetitions,
+    std::span<const absl::StatusOr<ResolvedOptions>> options, const ComparisonLimits& limits,
     const CancelToken* token);
 
 }  // namespace deeppcr

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -139,10 +140,20 @@ struct ComparisonRow {
   std::vector<double> seconds;        // one per repetition, ascending
   std::vector<float> outputs;         // [n, output_dim]
   std::vector<SampleReport> reports;  // [n]
-  double max_state_error =
-      0;  // against sequential: max over samples and steps of |z - z_seq| / |z_seq|
+  // Against sequential: max over samples and steps of |z - z_seq| / |z_seq|, and of the same over
+  // the tolerance of these options, |z - z_seq| / (rtol |z_seq| + atol).
+  double max_state_error = 0;
+  double max_error_over_tolerance = 0;
   double max_output_difference = 0;
   int32_t shooting_interval = 0;
+};
+
+// How long a comparison goes on.
+struct ComparisonLimits {
+  int repetitions = 1;
+  // No repetition but the first begins that would make the whole last longer, as far as the ones
+  // before tell.
+  double seconds = std::numeric_limits<double>::infinity();
 };
 
 struct PlanKey;  // kernels/plan/plan_key.h
@@ -192,13 +203,13 @@ class LoadedSystem {
   // True if this system gives them.
   virtual bool has_parameter_gradients() const = 0;
 
-  // Runs `samples` (but for their initial_states) through several options, interleaved,
-  // `repetitions` times each, and once more with trajectories for the differences. Allocates. A row
+  // Runs `samples` (but for their initial_states) through several options, interleaved, as often as
+  // the limits say, and once more with trajectories for the differences. Allocates. A row
   // whose options failed to resolve carries the error. Stops with kDeadlineExceeded / kCancelled
   // when the token, which may be null, says so.
   virtual absl::StatusOr<std::vector<ComparisonRow>> Compare(
       const SampleInputs& samples, std::span<const absl::StatusOr<ResolvedOptions>> options,
-      int repetitions, const CancelToken* token) const = 0;
+      const ComparisonLimits& limits, const CancelToken* token) const = 0;
 };
 
 // A loaded model: systems of one number of steps each, made at load or on demand. Every method may

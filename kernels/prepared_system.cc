@@ -359,8 +359,8 @@ absl::StatusOr<SpaceLimits> ChooseSpaceLimits(const System& system, int64_t num_
 
 absl::StatusOr<std::vector<ComparisonRow>> PreparedSystem::Compare(
     const SampleInputs& samples, std::span<const absl::StatusOr<ResolvedOptions>> options,
-    int repetitions, const CancelToken* token) const {
-  auto rows = CompareSolvers(*parts_.runner, samples, options, repetitions, token);
+    const ComparisonLimits& limits, const CancelToken* token) const {
+  auto rows = CompareSolvers(*parts_.runner, samples, options, limits, token);
   DEEPPCR_RETURN_IF_ERROR(Watched(rows.status(), device_failed_));
   return rows;
 }

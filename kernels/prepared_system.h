@@ -79,7 +79,7 @@ class PreparedSystem final : public LoadedSystem {
   }
   absl::StatusOr<std::vector<ComparisonRow>> Compare(
       const SampleInputs& samples, std::span<const absl::StatusOr<ResolvedOptions>> options,
-      int repetitions, const CancelToken* token) const override;
+      const ComparisonLimits& limits, const CancelToken* token) const override;
 
   const PlanKey& key() const { return parts_.key; }
   const ResolveContext& resolve() const { return parts_.resolve; }

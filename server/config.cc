@@ -184,6 +184,13 @@ void AddModelFlags(std::vector<FlagSpec>& specs) {
       Text("model_repository", "directory", &C::model_repository,
            "Models, as <model>/<integer version>/{config.json,model.safetensors}. Required."));
   specs.push_back(VersionsFlag());
+  specs.push_back(
+      Choice("model_control", {"explicit", "poll"}, &C::model_control,
+             "explicit: models are loaded at start and when asked for. poll: also when "
+             "the repository changes; a version is taken once nothing of it has changed "
+             "between two looks, and unloaded when it is gone."));
+  specs.push_back(Real("poll_seconds", "seconds", 1, 86400, &C::poll_seconds,
+                       "The time between two looks at the repository."));
   specs.push_back(Switch("allow_empty", &C::allow_empty,
                          "Ready also while no model is; otherwise an empty repository, or the last "
                          "model's unload, is not ready."));
@@ -331,6 +338,13 @@ void AddServingFlags(std::vector<FlagSpec>& specs) {
                        "After SIGTERM: not ready, but still serving, so that balancers notice."));
   specs.push_back(Real("drain_seconds", "seconds", 0, 3600, &C::drain_seconds,
                        "After that: new calls are refused, those in progress get this long."));
+  specs.push_back(
+      Choice("compare", {"infer", "admin", "off"}, &C::compare,
+             "Who may call Compare: everybody who may infer, callers of the role admin, "
+             "or nobody."));
+  specs.push_back(Real("compare_seconds", "seconds", 0.1, 86400, &C::compare_seconds,
+                       "The time of one comparison: repetitions that do not fit are left out, and "
+                       "it is refused where not even one does."));
   specs.push_back(Real("shadow_rate", "share", 0, 1, &C::shadow_rate,
                        "Share of Forward, Generate and Gradient requests repeated after the reply "
                        "by the other kind of solver, or the other way back, to measure speed-up "

@@ -34,8 +34,10 @@ struct ServerConfig {
   std::string http_listen = "127.0.0.1:8002";  // metrics and probes
   std::string port_file;                       // bound ports as JSON, once models were tried
   VersionPolicies versions;                    // loaded at start
-  bool allow_empty = false;                    // ready also without a ready model
-  bool allow_failed = false;                   // ready also if models failed
+  std::string model_control = "explicit";      // explicit, poll
+  double poll_seconds = 15;
+  bool allow_empty = false;   // ready also without a ready model
+  bool allow_failed = false;  // ready also if models failed
   std::string backend = "auto";
   int64_t threads = 0;        // threads that share a batch; 0: one per core
   int64_t workers = 0;        // batches at a time; 0: half the cores, in [2, 16]
@@ -71,6 +73,8 @@ struct ServerConfig {
   double stuck_seconds = 600;  // 0: nothing is ever stuck
   double drain_pause_seconds = 0;
   double drain_seconds = 30;
+  std::string compare = "infer";  // infer, admin, off
+  double compare_seconds = 10;
   double shadow_rate = 0.01;
   std::string trace_file;  // empty: no traces
   double trace_rate = 1;

@@ -60,6 +60,11 @@ ScheduleOptions ScheduleOptionsOf(const ServerConfig& config) {
           .max_delay = std::chrono::duration_cast<std::chrono::microseconds>(delay)};
 }
 
+ComparePolicy ComparePolicyOf(const std::string& name) {
+  if (name == "admin") return ComparePolicy::kAdmin;
+  return name == "off" ? ComparePolicy::kOff : ComparePolicy::kInfer;
+}
+
 bool WaitForZero(const std::atomic<int64_t>& count, double seconds,
                  const std::function<bool()>& hurry) {
   const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
@@ -129,6 +134,7 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
               .allow_failed = config.allow_failed,
               .unload_patience = std::chrono::milliseconds(Milliseconds(config.drain_seconds))},
              *engine_, metrics_, logger),
+      poller_(config.model_repository, config.versions, store_),
       preparer_([this](const ServedModel& model, const SystemKey& key) {
         return PrepareSteps(model, key, context_);
       }),
@@ -160,6 +166,8 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
                *tracer_,
                config.max_message_bytes,
                config.gradients,
+               ComparePolicyOf(config.compare),
+               config.compare_seconds,
                ScheduleOptionsOf(config),
                config.versions},
       service_(context_),
@@ -294,12 +302,25 @@ std::vector<std::string> Server::Stuck() const {
 
 void Server::LookAround() {
   if (authorizer_.enabled() && token_watch_.Changed()) ReloadTokens();
+  if (config_.model_control == "poll") Poll();
   const std::vector<std::string> stuck = Stuck();
   const bool alive = stuck.empty();
   if (std::exchange(alive_, alive) == alive) return;
   grpc_->GetHealthCheckService()->SetServingStatus(kLiveness, alive);
   logger_.Log(alive ? LogLevel::kInfo : LogLevel::kError, alive ? "alive_again" : "stuck",
               {{"reason", alive ? std::string() : stuck.front()}});
+}
+
+// Has the loader look at the repository, unless it has not come to the last look yet.
+void Server::Poll() {
+  const Clock::time_point now = Clock::now();
+  if (now < next_poll_ || polling_.exchange(true)) return;
+  next_poll_ = now + std::chrono::milliseconds(Milliseconds(config_.poll_seconds));
+  const bool posted = loader_.Post([this] {
+    if (!context_.leaving.load()) poller_.Poll();
+    polling_.store(false);
+  });
+  if (!posted) polling_.store(false);
 }
 
 void Server::ReloadTokens() {

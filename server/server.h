@@ -2,6 +2,8 @@
 #ifndef DEEPPCR_SERVER_SERVER_H_
 #define DEEPPCR_SERVER_SERVER_H_
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -20,6 +22,7 @@
 #include "server/acceptor.h"
 #include "server/config.h"
 #include "server/listener.h"
+#include "server/models/repository_poller.h"
 #include "server/observe/http.h"
 #include "server/observe/log.h"
 #include "server/rpc/authorizer.h"
@@ -81,6 +84,7 @@ class Server {
   std::vector<std::string> Stuck() const;
   // Looks at what changes and tells nobody.
   void LookAround();
+  void Poll();
   void UpdateHealth();
   void WritePortFile() const;
 
@@ -91,6 +95,7 @@ class Server {
   ReplyWatch replies_;
   Batcher batcher_;
   ModelStore store_;
+  RepositoryPoller poller_;  // on the loader's thread
   TaskThread loader_;
   TaskThread comparisons_;
   SystemPreparer preparer_;
@@ -111,7 +116,9 @@ class Server {
   bool drained_ = false;
   FileWatch token_watch_;  // LookAround's, as is the next one
   bool alive_ = true;
-  std::unique_ptr<Ticker> ticker_;  // calls LookAround
+  std::chrono::steady_clock::time_point next_poll_;
+  std::atomic<bool> polling_{false};  // a look waits for the loader, or is made
+  std::unique_ptr<Ticker> ticker_;    // calls LookAround
 };
 
 // Asks the server at `address` for its overall health.

@@ -140,7 +140,8 @@ plain_phases() {
 
 # Disables randomisation: ThreadSanitizer of GCC 12 cannot map its shadow if the kernel randomises
 # more than 28 bits. Leaves out tests that look at many answers of the threads that other tests run:
-# they take a quarter of an hour.
+# they take a quarter of an hour. Leaves out the test that counts threads, of which ThreadSanitizer
+# has one of its own.
 tsan_tests() {
   local launcher=()
   if [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 28)" -gt 28 ] &&
@@ -149,20 +150,21 @@ tsan_tests() {
   fi
   TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1" \
     run_ctest build/tsan -L no_grpc -LE slow \
-    -E '^(activation_sweep|certificate.*|demo_plans|diffusion_conformance|digits.*|loose_tolerance|solver_conformance)_test$'
+    -E '^(activation_sweep|c_api_unload|certificate.*|demo_plans|diffusion_conformance|digits.*|loose_tolerance|solver_conformance)_test$'
 }
 
 # Leaves out the tests of the cuda backend at many sizes, which take an hour on an executor of
 # fibers: cuda_kernels_test, cuda_diffusion_test and cuda_wide_propagation_test take the same memory
 # through the same kernels. Leaves out most of the demo models, whose requests integration tests send to
-# smaller ones, tests of scripts, which run no code of ours, and the overload test, which needs a
-# server at full speed: a slow one does not fill its queue in a few seconds.
+# smaller ones, tests of scripts, which run no code of ours, the overload test, which needs a
+# server at full speed: a slow one does not fill its queue in a few seconds, and the test that loads
+# libdeeppcr into a Python, which has no AddressSanitizer in it.
 asan_tests() {
   # The quarantine counts as memory of the server, and a test bounds that memory.
   local options=strict_init_order=1:quarantine_size_mb=64
   # Frames that are kept after their return cost the executor's fibers five times the time.
   local on_fibers='cuda_(kernels|diffusion|wide_propagation)'
-  local left_out='cuda_(backend|conformance)|demo|demo_plans|deploy_.*|digits_ddpm|gpu_.*|overload'
+  local left_out='cuda_(backend|conformance)|demo|demo_plans|deploy_.*|digits_ddpm|gpu_.*|model_gradients|overload'
   local -x UBSAN_OPTIONS=print_stacktrace=1
   ASAN_OPTIONS="$options:detect_stack_use_after_return=1" \
     run_ctest build/asan -LE slow -E "^($on_fibers|$left_out)_test\$" &&

@@ -97,6 +97,7 @@ void FillRow(const ComparisonRow& from, int64_t num_samples, double sequential_m
     return;
   }
   row->set_solver(from.solver);
+  row->set_repetitions(static_cast<int32_t>(from.seconds.size()));
   row->set_median_seconds(Quantile(from.seconds, 0.5));
   row->set_min_seconds(Quantile(from.seconds, 0));
   row->set_p99_seconds(Quantile(from.seconds, 0.99));

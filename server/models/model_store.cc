@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <set>
 #include <string_view>
 #include <system_error>
@@ -274,7 +275,36 @@ absl::StatusOr<ModelStatus> ModelStore::Load(const std::string& name, int64_t ve
   }
   // The check comes before an entry is made: a name that is nowhere must not leave a trace.
   DEEPPCR_RETURN_IF_ERROR(CheckVersion(options_.repository, name, version));
-  return LoadVersion(name, version, false);
+  absl::StatusOr<ModelStatus> loaded = LoadVersion(name, version, false);
+  if (loaded.ok()) Retire(name, version);
+  return loaded;
+}
+
+// Withdraws versions that this one has superseded. Its own count, and not higher ones: who loads an
+// older version again wants it beside the newer.
+void ModelStore::Retire(const std::string& name, int64_t version) {
+  const VersionPolicy& policy = options_.versions.For(name);
+  if (!policy.of_latest()) return;
+  std::vector<int64_t> superseded;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Versions& versions = models_[name];
+    int64_t kept = 0;
+    for (auto each = std::make_reverse_iterator(versions.upper_bound(version));
+         each != versions.rend(); ++each) {
+      if (kept >= policy.latest) superseded.push_back(each->first);
+      kept += each->second.model != nullptr ? 1 : 0;
+    }
+    for (const int64_t each : superseded) Withdraw(versions, each);
+  }
+  if (superseded.empty()) return;
+  Notify();
+  for (const int64_t each : superseded) {
+    Erase(name, each);
+    logger_.Log(LogLevel::kInfo, "model_retired",
+                {{"model", name}, {"version", each}, {"superseded_by", version}});
+  }
+  GiveFreedMemoryBack();
 }
 
 std::vector<std::weak_ptr<ServedModel>> ModelStore::Withdraw(Versions& versions, int64_t version) {

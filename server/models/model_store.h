@@ -71,6 +71,8 @@ class ModelStore {
   absl::Status LoadAll();
 
   // Loads a version (0: the highest on disk), or loads it again. A failed reload keeps the old one.
+  // Where the policy keeps the latest versions, those below this one that it no longer keeps are
+  // withdrawn; requests in progress end on them.
   // Errors: kInvalidArgument (name, version, contents), kNotFound, kFailedPrecondition (a symbolic
   // link, too large for the limits, cannot be read), kUnavailable (while stopping), kInternal. No
   // error tells where the repository lies.
@@ -126,6 +128,7 @@ class ModelStore {
                       absl::StatusOr<std::shared_ptr<ServedModel>> loaded);
   std::vector<std::weak_ptr<ServedModel>> Withdraw(Versions& versions, int64_t version);
   void Erase(const std::string& name, int64_t version);
+  void Retire(const std::string& name, int64_t version);
   std::vector<std::string> WithThoseOfRules(std::vector<std::string> names) const;
   absl::StatusOr<std::vector<int64_t>> ChooseVersions(const std::string& name) const;
   void ForgetRequired();

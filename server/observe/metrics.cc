@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <numbers>
 #include <sstream>
 
 #include "prometheus/collectable.h"
@@ -57,7 +58,7 @@ class Metrics::ProcessStatistics : public prometheus::Collectable {
   }
 };
 
-std::vector<double> DurationBuckets() { return Geometric(10e-6, 2, 45); }
+std::vector<double> DurationBuckets() { return Geometric(10e-6, std::numbers::sqrt2, 45); }
 std::vector<double> IterationBuckets() {
   return {0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64, 128, 1024, 10000};
 }
@@ -66,7 +67,14 @@ std::vector<double> ErrorBuckets() {
   return {1e-8, 3e-8, 1e-7, 3e-7, 1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 1e-1, 1};
 }
 std::vector<double> BatchBuckets() { return Geometric(1, 2, 4096); }
-std::vector<double> RatioBuckets() { return Geometric(1.0 / 256, 2, 1024); }
+// Fine around 1, where it is decided which solver is the better one.
+std::vector<double> RatioBuckets() {
+  return {0.01, 0.03, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 0.95, 1,   1.05, 1.1,
+          1.25, 1.5,  2,   3,   5,    10,  20,   30,  50,  100,  200, 500,  1000};
+}
+std::vector<double> ToleranceBuckets() {
+  return {1e-3, 1e-2, 0.03, 0.1, 0.2, 0.33, 0.5, 0.7, 1, 1.5, 2, 5, 10, 100, 1000};
+}
 
 void ObserveFinite(prometheus::Histogram& histogram, double value) {
   if (std::isfinite(value)) histogram.Observe(value);
@@ -129,6 +137,9 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
                              "Largest relative difference of the parallel states, or with the "
                              "method Gradient gradients, from the sequential ones, from shadow "
                              "pairs without a fallback.")),
+      tolerance_(Register(BuildHistogram(), registry_, "shadow_error_over_tolerance",
+                          "The relative difference of such a pair, divided by the tolerance that "
+                          "its request asked for: above 1 an answer was not what it claimed.")),
       load_(Register(BuildHistogram(), registry_, "model_load_seconds",
                      "Loading a model, its plan included.")),
       plan_(Register(BuildHistogram(), registry_, "model_plan_seconds",
@@ -226,7 +237,8 @@ PairSeries Metrics::MakePair(const Labels& model, Method method, std::string_vie
   labels["solver"] = std::string(name);
   labels["method"] = std::string(NameOf(method));
   return {.speedup_ratio = owner.Add(speedup_, labels, RatioBuckets()),
-          .relative_error = owner.Add(shadow_error_, labels, ErrorBuckets())};
+          .relative_error = owner.Add(shadow_error_, labels, ErrorBuckets()),
+          .error_over_tolerance = owner.Add(tolerance_, labels, ToleranceBuckets())};
 }
 
 SolverSeries Metrics::MakeSolver(const Labels& model, Method method, std::string_view solver,

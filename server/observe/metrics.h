@@ -56,6 +56,7 @@ std::vector<double> StageBuckets();
 std::vector<double> ErrorBuckets();
 std::vector<double> BatchBuckets();
 std::vector<double> RatioBuckets();
+std::vector<double> ToleranceBuckets();
 
 // Observes a finite value; a NaN or infinity would spoil the sum for ever.
 void ObserveFinite(prometheus::Histogram& histogram, double value);
@@ -76,6 +77,7 @@ struct SolverSeries {
 struct PairSeries {
   prometheus::Histogram* speedup_ratio = nullptr;  // sequential / parallel seconds
   prometheus::Histogram* relative_error = nullptr;
+  prometheus::Histogram* error_over_tolerance = nullptr;  // of a solve
 };
 
 // Owns series: they leave their families with it. Add is thread-safe.
@@ -228,7 +230,7 @@ class Metrics {
   prometheus::Registry registry_;
   std::unique_ptr<ProcessStatistics> process_;
   prometheus::Family<prometheus::Histogram>&request_, &queue_, &solve_, &stage_, &iterations_,
-      &stages_, &error_, &batch_, &speedup_, &shadow_error_, &load_, &plan_;
+      &stages_, &error_, &batch_, &speedup_, &shadow_error_, &tolerance_, &load_, &plan_;
   prometheus::Family<prometheus::Counter>&requests_, &fallbacks_;
   prometheus::Family<prometheus::Gauge>&queue_depth_, &memory_, &backend_;
   std::array<prometheus::Gauge*, kMethodNames.size()> in_flight_{};

@@ -22,7 +22,10 @@ void CompareCall::Start() {
 }
 
 absl::Status CompareCall::Admit() {
+  if (context_.compare == ComparePolicy::kAdmin) role_ = Role::kAdmin;
   DEEPPCR_RETURN_IF_ERROR(Receive(&request_));
+  if (context_.compare == ComparePolicy::kOff)
+    return absl::UnimplementedError("this server makes no comparisons: it runs with --compare=off");
   DEEPPCR_ASSIGN_OR_RETURN(served_, context_.store.Find(model_, version_));
   model_metrics_ = served_->metrics;
   DEEPPCR_ASSIGN_OR_RETURN(
@@ -85,10 +88,19 @@ absl::Status CompareCall::Compute(v1::CompareResponse* reply) {
   for (const SolveOptions& row : input_.rows)
     options.push_back(system_->Resolve(row, input_.request.num_samples));
   const Clock::time_point start = Clock::now();
+  const double seconds = context_.compare_seconds;
+  const CancelToken budget(
+      start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)),
+      &token_);
   const absl::StatusOr<std::vector<ComparisonRow>> rows =
-      system_->Compare(input_.request.Samples(), options, input_.repetitions, &token_);
+      system_->Compare(input_.request.Samples(), options,
+                       {.repetitions = input_.repetitions, .seconds = seconds}, &budget);
   timings_.run.wall_seconds = SecondsSince(start);
   timings_.batch_samples = input_.request.num_samples;
+  if (absl::IsDeadlineExceeded(rows.status()) && !Fired(&token_))
+    return ResourceExhausted("the comparison takes longer than the ", seconds,
+                             " seconds of this server's --compare_seconds; ask for fewer samples ",
+                             "or rows");
   if (!rows.ok()) return rows.status();
   FillCompare(system_->plan(), input_, *rows, reply);
   return absl::OkStatus();

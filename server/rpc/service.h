@@ -28,6 +28,9 @@
 
 namespace deeppcr {
 
+// Who may ask for comparisons, which take a core for seconds.
+enum class ComparePolicy : uint8_t { kInfer, kAdmin, kOff };
+
 // The objects that every call works with. All references outlive the service.
 struct ServiceContext {
   ModelStore& store;
@@ -43,8 +46,10 @@ struct ServiceContext {
   const Authorizer& authorizer;
   Tracer& tracer;
   int64_t max_message_bytes = 0;
-  bool gradients = false;    // models are loaded with their backward passes
-  ScheduleOptions schedule;  // the batcher's
+  bool gradients = false;  // models are loaded with their backward passes
+  ComparePolicy compare = ComparePolicy::kInfer;
+  double compare_seconds = 10;  // that one comparison may take
+  ScheduleOptions schedule;     // the batcher's
   VersionPolicies versions;
 
   std::atomic<bool> draining{false};   // new calls are refused; also before Start is done

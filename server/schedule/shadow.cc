@@ -192,7 +192,7 @@ void ShadowSampler::Measure(const ServedModel& model, const ResolvedOptions& pri
   const int64_t start = NowNs();
   const std::array<absl::StatusOr<ResolvedOptions>, 2> pair = {ToTheEnd(primary),
                                                                Counterpart(*system, primary)};
-  const auto rows = system->Compare(sample.View(), pair, kRepetitions, &token);
+  const auto rows = system->Compare(sample.View(), pair, {.repetitions = kRepetitions}, &token);
   Rest(start);
   if (token.cancelled()) return metrics_.CountShadow(ShadowOutcome::kInterrupted);
   if (!rows.ok() || rows->size() != pair.size() || (*rows)[0].seconds.empty() ||
@@ -209,8 +209,10 @@ void ShadowSampler::Measure(const ServedModel& model, const ResolvedOptions& pri
   const PairSeries series = model.metrics->ForPair(
       primary.solver, model.model->info().generates() ? Method::kGenerate : Method::kForward);
   ObserveFinite(*series.speedup_ratio, sequential_seconds / (*rows)[parallel].seconds.front());
-  if (!FellBack((*rows)[parallel]))
+  if (!FellBack((*rows)[parallel])) {
     ObserveFinite(*series.relative_error, (*rows)[parallel].max_state_error);
+    ObserveFinite(*series.error_over_tolerance, (*rows)[parallel].max_error_over_tolerance);
+  }
   metrics_.CountShadow(ShadowOutcome::kMeasured);
 }
 

@@ -117,6 +117,75 @@ TEST_F(AdministrationTest, TheirSocketNeedsNoToken) {
   EXPECT_EQ(server->Wait(20), 0);
 }
 
+// A release: its folder is copied beside the others, and replicas take it by themselves.
+TEST_F(AdministrationTest, AServerThatPollsRollsItself) {
+  const auto server = Start({"--model_control=poll", "--poll_seconds=1"});
+  ASSERT_NE(server, nullptr);
+  WriteRandomModel(repository_.File("net/2"), {.seed = 2});
+  const auto stub = Connect(server->address());
+  v1::GetModelRequest latest;
+  latest.set_model("net");
+  v1::GetModelResponse model;
+  v1::ForwardResponse response;
+  for (int i = 0; i < 1000 && model.summary().version() != 2; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    grpc::ClientContext context;
+    ASSERT_TRUE(stub->GetModel(&context, latest, &model).ok());
+    const grpc::Status status = Call(*stub, MakeRequest(), &response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+  }
+  EXPECT_EQ(model.summary().version(), 2);
+  for (int i = 0; i < 500 && server->Log().find("model_retired") == std::string::npos; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_THAT(server->Log(), HasSubstr("model_retired"));
+  v1::ForwardRequest old = MakeRequest();
+  old.set_version(1);
+  EXPECT_EQ(Call(*stub, old, &response).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+// The status of a comparison at this address.
+grpc::Status Compare(const std::string& address, v1::CompareResponse* response = nullptr) {
+  v1::CompareResponse unread;
+  v1::CompareRequest request = LongComparison("net");
+  request.set_repetitions(response == nullptr ? 1 : 100);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(120));
+  return Connect(address)->Compare(&context, request, response == nullptr ? &unread : response);
+}
+
+TEST_F(AdministrationTest, ComparisonsAreForWhomTheServerLetsHaveThem) {
+  const auto of_admins =
+      Start({"--admin=proved", "--compare=admin", "--admin_listen=unix:" + socket_});
+  ASSERT_NE(of_admins, nullptr);
+  EXPECT_EQ(Compare(of_admins->address()).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  const grpc::Status status = Compare("unix:" + socket_);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  const auto of_nobody = Start({"--compare=off"});
+  ASSERT_NE(of_nobody, nullptr);
+  const grpc::Status refused = Compare(of_nobody->address());
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("--compare=off"));
+}
+
+TEST_F(AdministrationTest, AComparisonLastsAsLongAsItMay) {
+  WriteRandomModel(repository_.File("net/1"), {.layers = 2048});
+  const auto server = Start({"--compare_seconds=1.5"});
+  ASSERT_NE(server, nullptr);
+  v1::CompareResponse response;
+  const grpc::Status status = Compare(server->address(), &response);
+  // A machine under load may not make one repetition in that time.
+  if (!status.ok()) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_THAT(status.error_message(), HasSubstr("longer than the 1.5 seconds"));
+    return;
+  }
+  for (const v1::CompareRow& row : response.rows()) {
+    EXPECT_GE(row.repetitions(), 1);
+    EXPECT_LT(row.repetitions(), 100);
+    EXPECT_GT(row.median_seconds(), 0);
+  }
+}
+
 TEST_F(AdministrationTest, OneFileIsNotTwoSockets) {
   const Finished finished =
       RunProgram(DEEPPCR_SERVER_BINARY, {"--model_repository=" + repository_.path(),

@@ -463,13 +463,31 @@ TEST_F(LoadedModelTest, AComparisonPastItsDeadlineSaysSoThoughItWasCancelledToo)
                                model->Find()->Resolve({.solver = "newton"}, 1)};
   CancelToken token(CancelToken::Clock::now());
   token.Cancel();
-  ExpectError(model->Find()->Compare(samples, options, 1, &token),
+  ExpectError(model->Find()->Compare(samples, options, {.repetitions = 1}, &token),
               absl::StatusCode::kDeadlineExceeded, "deadline");
 
   CancelToken cancelled;
   cancelled.Cancel();
-  ExpectError(model->Find()->Compare(samples, options, 1, &cancelled), absl::StatusCode::kCancelled,
-              "cancelled");
+  ExpectError(model->Find()->Compare(samples, options, {.repetitions = 1}, &cancelled),
+              absl::StatusCode::kCancelled, "cancelled");
+}
+
+TEST_F(LoadedModelTest, AComparisonOutOfTimeStopsRepeatingAndSaysWhatItHas) {
+  const auto model = Load().value();
+  const std::vector<float> inputs(kWidth, 0.5F);
+  const SampleInputs samples{.num_samples = 1, .inputs = inputs};
+  const std::vector options = {model->Find()->Resolve({.solver = "sequential"}, 1),
+                               model->Find()->Resolve({.solver = "newton"}, 1)};
+  const auto rows =
+      model->Find()->Compare(samples, options, {.repetitions = 100, .seconds = 1e-9}, nullptr);
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  for (const ComparisonRow& row : *rows) {
+    EXPECT_EQ(row.seconds.size(), 1U);
+    EXPECT_EQ(row.outputs.size(), rows->front().outputs.size());
+  }
+  EXPECT_GT((*rows)[1].max_error_over_tolerance, 0);
+  EXPECT_LE((*rows)[1].max_error_over_tolerance, 1);
+  EXPECT_EQ((*rows)[0].max_error_over_tolerance, 0);
 }
 
 TEST_F(LoadedModelTest, ARowThatCannotRunCarriesItsErrorAndLeavesTheOthersAlone) {
@@ -481,7 +499,7 @@ TEST_F(LoadedModelTest, ARowThatCannotRunCarriesItsErrorAndLeavesTheOthersAlone)
       model->Find()->Resolve({.solver = "guess"}, 2),
       model->Find()->Resolve({.solver = "newton", .initial_guess = InitialGuess::kPrevious}, 2)};
 
-  const auto rows = model->Find()->Compare(samples, options, 3, nullptr).value();
+  const auto rows = model->Find()->Compare(samples, options, {.repetitions = 3}, nullptr).value();
 
   ASSERT_EQ(rows.size(), 3U);
   EXPECT_EQ(rows[0].error, "");
@@ -491,7 +509,8 @@ TEST_F(LoadedModelTest, ARowThatCannotRunCarriesItsErrorAndLeavesTheOthersAlone)
   EXPECT_EQ(rows[1].error, options[1].status().message());
   EXPECT_EQ(rows[2].error, "initial_guess: previous has no meaning in a comparison");
   for (const size_t r : {1, 2}) EXPECT_TRUE(rows[r].seconds.empty());
-  const auto none = model->Find()->Compare(samples, std::span(options).subspan(1), 3, nullptr);
+  const auto none =
+      model->Find()->Compare(samples, std::span(options).subspan(1), {.repetitions = 3}, nullptr);
   ASSERT_TRUE(none.ok()) << none.status();
   EXPECT_EQ((*none)[0].error, rows[1].error);
 }
@@ -502,7 +521,8 @@ TEST_F(LoadedModelTest, RunsNoOptionsOfAnotherNumberOfSteps) {
   const std::vector<float> inputs = Normal(kWidth);
   std::vector options(2, model->Find()->Resolve({.solver = "newton"}, 1));
   options[1]->num_steps = kSteps / 2;
-  ExpectError(model->Find()->Compare({.num_samples = 1, .inputs = inputs}, options, 1, nullptr),
+  ExpectError(model->Find()->Compare({.num_samples = 1, .inputs = inputs}, options,
+                                     {.repetitions = 1}, nullptr),
               absl::StatusCode::kInvalidArgument, "run item: steps: expected 64 values, got 32");
 }
 

@@ -172,6 +172,11 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"Reflection", "--reflection=1", "--reflection: expected true or false"},
         RefusedCase{"Drain", "--drain_seconds=-1", "--drain_seconds: expected"},
         RefusedCase{"ReplySeconds", "--reply_seconds=0", "--reply_seconds: expected"},
+        RefusedCase{"ModelControl", "--model_control=none",
+                    "--model_control: expected one of explicit, poll"},
+        RefusedCase{"PollSeconds", "--poll_seconds=0.5", "--poll_seconds: expected seconds in [1,"},
+        RefusedCase{"Compare", "--compare=yes", "--compare: expected one of infer, admin, off"},
+        RefusedCase{"CompareSeconds", "--compare_seconds=0", "--compare_seconds: expected"},
         RefusedCase{"PrintConfig", "--print_config=1", "--print_config: expected true or false"},
         RefusedCase{"Stuck", "--stuck_seconds=-1", "--stuck_seconds: expected seconds in [0,"},
         RefusedCase{"DrainPause", "--drain_pause_seconds=1e9", "--drain_pause_seconds: expected"},
@@ -243,7 +248,7 @@ TEST(ConfigTest, BudgetsFollowFromTheMemoryThatThereIs) {
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository accepts any path; another test covers its absence.
-  constexpr size_t kFlags = 55;
+  constexpr size_t kFlags = 59;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
 

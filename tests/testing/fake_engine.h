@@ -147,7 +147,7 @@ class FakeModel : public LoadedModel {
 
   absl::StatusOr<std::vector<ComparisonRow>> Compare(
       const SampleInputs& samples, std::span<const absl::StatusOr<ResolvedOptions>> options,
-      int repetitions, const CancelToken* token) const {
+      const ComparisonLimits& limits, const CancelToken* token) const {
     const int64_t n = samples.num_samples;
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -164,7 +164,7 @@ class FakeModel : public LoadedModel {
       }
       row.solver = std::string(option->solver);
       const double seconds = row.solver == "sequential" ? 4e-3 : 1e-3;
-      row.seconds.assign(static_cast<size_t>(repetitions), seconds);
+      row.seconds.assign(static_cast<size_t>(limits.repetitions), seconds);
       row.outputs.assign(static_cast<size_t>(n * info_.output_dim), 1.0f);
       row.reports.assign(static_cast<size_t>(n), report);
       row.max_state_error = row.solver == "sequential" ? 0 : max_state_error;
@@ -230,8 +230,8 @@ class FakeModel : public LoadedModel {
     bool has_parameter_gradients() const override { return false; }
     absl::StatusOr<std::vector<ComparisonRow>> Compare(
         const SampleInputs& samples, std::span<const absl::StatusOr<ResolvedOptions>> options,
-        int repetitions, const CancelToken* token) const override {
-      return model_.Compare(samples, options, repetitions, token);
+        const ComparisonLimits& limits, const CancelToken* token) const override {
+      return model_.Compare(samples, options, limits, token);
     }
 
    private:

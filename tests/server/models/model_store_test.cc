@@ -151,15 +151,17 @@ TEST_F(ModelStoreTest, AFailedReloadKeepsTheOldOne) {
 }
 
 TEST_F(ModelStoreTest, ALoadIsOfferedThePlansOfItsModelAlone) {
+  ModelStore store({.repository = repository_.path(), .versions = *VersionPolicies::Parse("all")},
+                   engine_, metrics_, logger_);
   Write("a", "1");
   Write("b", "1");
-  ASSERT_TRUE(store_.LoadAll().ok());
+  ASSERT_TRUE(store.LoadAll().ok());
   EXPECT_TRUE(engine_.offered.empty());
   Write("a", "2");
-  ASSERT_TRUE(store_.Load("a", 2).ok());
+  ASSERT_TRUE(store.Load("a", 2).ok());
   ASSERT_EQ(engine_.offered.size(), 1u);
-  EXPECT_EQ(engine_.offered[0], (*store_.Find("a", 1))->model);
-  ASSERT_TRUE(store_.Load("a", 1).ok());
+  EXPECT_EQ(engine_.offered[0], (*store.Find("a", 1))->model);
+  ASSERT_TRUE(store.Load("a", 1).ok());
   EXPECT_EQ(engine_.offered.size(), 2u);
 }
 
@@ -208,9 +210,44 @@ TEST_F(ModelStoreTest, ANewVersionBecomesTheLatest) {
   ASSERT_TRUE(store_.Load("a", 0).ok());
 
   EXPECT_EQ((*store_.Find("a", 0))->version, 2);
-  EXPECT_TRUE(store_.Find("a", 1).ok());
-  ASSERT_TRUE(store_.Unload("a", 2).ok());
-  EXPECT_EQ((*store_.Find("a", 0))->version, 1);
+}
+
+TEST_F(ModelStoreTest, ANewVersionRetiresThoseThatThePolicyDoesNotKeep) {
+  const auto ready = [](const ModelStore& store) {
+    std::string versions;
+    for (const ModelStatus& status : store.List())
+      versions += (status.model != nullptr ? "" : "!") + std::to_string(status.version) + " ";
+    return versions;
+  };
+  for (const auto& [policy, expected] : {std::pair{"latest", "4 "},
+                                         {"latest:2", "2 !3 4 "},
+                                         {"all", "1 2 !3 4 "},
+                                         {"a=1+2+3", "1 2 !3 4 "}}) {
+    fs::remove_all(repository_.File("a"));
+    ModelStore store(
+        {.repository = repository_.path(), .versions = *VersionPolicies::Parse(policy)}, engine_,
+        metrics_, logger_);
+    for (const char* version : {"1", "2", "4"}) Write("a", version);
+    Write("a", "3", "torn");
+    for (const int version : {1, 2}) ASSERT_TRUE(store.Load("a", version).ok());
+    const std::shared_ptr<ServedModel> in_use = store.Find("a", 2).value();
+    EXPECT_FALSE(store.Load("a", 3).ok());
+    EXPECT_EQ(store.Find("a", 0).value(), in_use) << "a version that fails retires nobody";
+    ASSERT_TRUE(store.Load("a", 4).ok());
+    EXPECT_EQ(ready(store), expected) << policy;
+    EXPECT_EQ(in_use->model->info().num_layers, 8) << "requests in progress keep it";
+  }
+}
+
+TEST_F(ModelStoreTest, AnOlderVersionThatIsLoadedAgainStandsBesideTheNewer) {
+  Write("a", "1");
+  Write("a", "2");
+  ASSERT_TRUE(store_.Load("a", 2).ok());
+  ASSERT_TRUE(store_.Load("a", 1).ok());
+  EXPECT_EQ((*store_.Find("a", 0))->version, 2);
+  EXPECT_EQ((*store_.Find("a", 1))->version, 1);
+  ASSERT_TRUE(store_.Load("a", 2).ok());  // again
+  ExpectError(store_.Find("a", 1), absl::StatusCode::kNotFound, "version 1 is not loaded");
 }
 
 // There is a plan per number of steps, and each may come from another source.
@@ -258,9 +295,6 @@ TEST_F(ModelStoreTest, SeriesOfVersionsThatAreGoneAreGone) {
   for (int version = 1; version <= 100; ++version) {
     Write("a", std::to_string(version));
     ASSERT_TRUE(store_.Load("a", version).ok());
-    if (version > 1) {
-      ASSERT_TRUE(store_.Unload("a", version - 1).ok());
-    }
     store_.Find("a", version).value()->metrics->ForSolver("sequential", Method::kForward);
     metrics_.CountRequest("a", Method::kForward, 0);
     if (version == 1) after_the_first = metrics_.Text().size();

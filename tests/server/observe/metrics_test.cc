@@ -238,7 +238,7 @@ TEST(BucketsTest, AscendAndCoverTheirRange) {
   EXPECT_DOUBLE_EQ(durations.front(), 10e-6);
   EXPECT_GE(durations.back(), 30);
   for (const auto& buckets : {durations, IterationBuckets(), StageBuckets(), ErrorBuckets(),
-                              BatchBuckets(), RatioBuckets()}) {
+                              BatchBuckets(), RatioBuckets(), ToleranceBuckets()}) {
     EXPECT_TRUE(std::is_sorted(buckets.begin(), buckets.end(), std::less_equal<>()));
   }
 }

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/models/repository_poller.h"
+
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <system_error>
+#include <vector>
+
+#include "kernels/base/strings.h"
+#include "server/models/repository.h"
+
+namespace deeppcr {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Looks that must miss a version before it is unloaded: a folder that is replaced is away for a
+// moment.
+constexpr int kLooksOfAbsence = 2;
+
+// What tells that the files of a folder are others; empty while there is nothing to load.
+std::string FilesOf(const fs::path& folder) {
+  std::error_code error;
+  std::string files;
+  bool has_config = false;
+  for (const std::string& name : EntriesOf(folder, error)) {
+    struct stat status = {};
+    if (lstat((folder / name).c_str(), &status) != 0) return {};
+    files += StrCat(name, " ", status.st_ino, " ", status.st_size, " ", status.st_mtim.tv_sec, ".",
+                    status.st_mtim.tv_nsec, "\n");
+    has_config = has_config || name == "config.json";
+  }
+  return error || !has_config ? std::string() : files;
+}
+
+bool IsGone(const fs::path& path) {
+  std::error_code error;
+  return !fs::exists(fs::symlink_status(path, error)) &&
+         (!error || error == std::errc::no_such_file_or_directory);
+}
+
+}  // namespace
+
+void RepositoryPoller::Poll() {
+  std::error_code error;
+  const std::vector<std::string> names = EntriesOf(repository_, error);
+  if (error || names.empty()) return;
+  const std::set<Version> chosen = Chosen(names);
+  // Those that are not chosen any more are forgotten, so that they count as new if they are again.
+  std::erase_if(seen_, [&](const auto& each) { return !chosen.contains(each.first); });
+  // Ascending: the highest comes last, and retires those that it supersedes.
+  for (const Version& version : chosen) Follow(version);
+  UnloadAbsent();
+}
+
+std::set<RepositoryPoller::Version> RepositoryPoller::Chosen(
+    const std::vector<std::string>& names) const {
+  std::set<Version> chosen;
+  for (const std::string& name : names) {
+    if (name.front() == '.' || !CheckModelName(name).ok()) continue;
+    const auto on_disk = VersionsOf(repository_, name);
+    if (!on_disk.ok()) continue;
+    for (const int64_t version : versions_.For(name).Choose(*on_disk))
+      chosen.emplace(name, version);
+  }
+  return chosen;
+}
+
+void RepositoryPoller::Follow(const Version& version) {
+  const auto& [name, number] = version;
+  std::string files = FilesOf(fs::path(repository_) / name / StrCat(number));
+  const auto [found, is_new] = seen_.try_emplace(version);
+  Seen& seen = found->second;
+  // What the start has loaded, or tried in vain, is not loaded again for its own sake.
+  if (is_new && store_.Describe(name, number).ok()) seen.loaded = files;
+  const bool is_whole = !is_new && seen.files == files && !files.empty();
+  seen.files = std::move(files);
+  if (!is_whole || seen.loaded == seen.files) return;
+  seen.loaded = seen.files;
+  // A failure is in the entry and in the log.
+  store_.Load(name, number).IgnoreError();
+}
+
+void RepositoryPoller::UnloadAbsent() {
+  for (const ModelStatus& status : store_.List()) {
+    if (status.version == 0) continue;
+    const Version version(status.name, status.version);
+    if (!IsGone(fs::path(repository_) / status.name / StrCat(status.version))) {
+      absent_.erase(version);
+    } else if (++absent_[version] >= kLooksOfAbsence) {
+      absent_.erase(version);
+      store_.Unload(status.name, status.version).IgnoreError();
+    }
+  }
+}
+
+}  // namespace deeppcr

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_MODELS_REPOSITORY_POLLER_H_
+#define DEEPPCR_SERVER_MODELS_REPOSITORY_POLLER_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/models/model_store.h"
+#include "server/models/version_policy.h"
+
+namespace deeppcr {
+
+// Follows the repository: loads versions that the policy chooses once they are there and whole, or
+// again when their files have changed, and unloads those that are gone, so that replicas of a
+// server roll by themselves. A version is whole once nothing of it has changed between two looks; a
+// folder that is renamed into place is whole at once, but is looked at twice all the same. What an
+// operator loads or unloads stays so until its files change.
+//
+// Called on the thread of the store's loads.
+class RepositoryPoller {
+ public:
+  // The store outlives this object.
+  RepositoryPoller(std::string repository, VersionPolicies versions, ModelStore& store)
+      : repository_(std::move(repository)), versions_(std::move(versions)), store_(store) {}
+
+  // Looks once. A repository that cannot be read, or is empty as one that is not mounted, changes
+  // nothing.
+  void Poll();
+
+ private:
+  using Version = std::pair<std::string, int64_t>;
+  struct Seen {
+    std::string files;   // their names, sizes and times at the last look
+    std::string loaded;  // the same when they were loaded, or tried
+  };
+
+  std::set<Version> Chosen(const std::vector<std::string>& names) const;
+  void Follow(const Version& version);
+  void UnloadAbsent();
+
+  const std::string repository_;
+  const VersionPolicies versions_;
+  ModelStore& store_;
+  std::map<Version, Seen> seen_;
+  std::map<Version, int> absent_;  // looks in a row that have not found a version that is listed
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_MODELS_REPOSITORY_POLLER_H_

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/models/repository_poller.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/server/models/model_store_rig.h"
+
+namespace deeppcr::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class RepositoryPollerTest : public ModelStoreRig {
+ protected:
+  // The versions that serve, and with ! those that do not.
+  std::string Versions() const {
+    std::string versions;
+    for (const ModelStatus& status : store_.List())
+      versions +=
+          (status.model != nullptr ? "" : "!") + status.name + std::to_string(status.version) + " ";
+    return versions;
+  }
+  const LoadedModel* Model(const std::string& name) const {
+    const auto model = store_.Find(name, 0);
+    return model.ok() ? (*model)->model.get() : nullptr;
+  }
+
+  RepositoryPoller poller_{repository_.path(), VersionPolicies(), store_};
+};
+
+TEST_F(RepositoryPollerTest, TakesANewVersionOnceItHasSettledAndRetiresTheOld) {
+  Write("a", "1");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  const LoadedModel* const first = Model("a");
+  poller_.Poll();
+  poller_.Poll();
+  EXPECT_EQ(Model("a"), first) << "what was loaded at the start is not loaded again";
+
+  Write("a", "2");
+  Write("b", "7");
+  poller_.Poll();
+  EXPECT_EQ(Versions(), "a1 ") << "it may still be being written";
+  std::ofstream(repository_.File("a/2/model.safetensors")) << "more";
+  poller_.Poll();
+  EXPECT_EQ(Versions(), "a1 b7 ");
+  poller_.Poll();
+  EXPECT_EQ(Versions(), "a2 b7 ");
+}
+
+TEST_F(RepositoryPollerTest, AFolderWithoutItsConfigIsNotAVersionYet) {
+  Write("a", "1");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  fs::create_directories(repository_.File("a/2"));
+  std::ofstream(repository_.File("a/2/model.safetensors")) << "weights";
+  for (int look = 0; look < 4; ++look) poller_.Poll();
+  EXPECT_EQ(Versions(), "a1 ");
+  fs::create_directories(repository_.File("a/.3"));
+  fs::create_directories(repository_.File("a/3.partial"));
+  for (int look = 0; look < 4; ++look) poller_.Poll();
+  EXPECT_EQ(Versions(), "a1 ");
+}
+
+TEST_F(RepositoryPollerTest, OneThatFailsIsTriedAgainWhenItsFilesChange) {
+  Write("a", "1");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  Write("a", "2", "torn");
+  for (int look = 0; look < 5; ++look) poller_.Poll();
+  EXPECT_EQ(Versions(), "a1 !a2 ");
+  size_t failures = 0;
+  for (size_t at = 0; (at = log_.find("model_load_failed", at)) != std::string::npos; ++at)
+    ++failures;
+  EXPECT_EQ(failures, 1u) << "it was tried once";
+  Write("a", "2");
+  poller_.Poll();
+  poller_.Poll();
+  EXPECT_EQ(Versions(), "a2 ");
+}
+
+TEST_F(RepositoryPollerTest, AVersionWhoseFilesAreReplacedIsLoadedAgain) {
+  Write("a", "1");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  poller_.Poll();
+  const LoadedModel* const first = Model("a");
+  fs::remove(repository_.File("a/1/config.json"));
+  Write("a", "1");
+  std::ofstream(repository_.File("a/1/more")) << "x";
+  poller_.Poll();
+  poller_.Poll();
+  EXPECT_NE(Model("a"), first);
+  EXPECT_EQ(Versions(), "a1 ");
+}
+
+TEST_F(RepositoryPollerTest, WhatIsGoneIsUnloadedButNotForAMomentOrWithTheWholeRepository) {
+  Write("a", "1");
+  Write("b", "1");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  fs::rename(repository_.File("a"), repository_.File(".away"));
+  poller_.Poll();
+  fs::rename(repository_.File(".away"), repository_.File("a"));
+  poller_.Poll();
+  EXPECT_EQ(Versions(), "a1 b1 ");
+  fs::remove_all(repository_.File("a"));
+  poller_.Poll();
+  poller_.Poll();
+  EXPECT_EQ(Versions(), "b1 ");
+  fs::remove_all(repository_.File("b"));
+  for (int look = 0; look < 5; ++look) poller_.Poll();
+  EXPECT_EQ(Versions(), "b1 ") << "a repository that is not mounted is empty too";
+}
+
+TEST_F(RepositoryPollerTest, WhatAnOperatorUnloadsStaysUnloaded) {
+  Write("a", "1");
+  Write("b", "1");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  poller_.Poll();
+  ASSERT_TRUE(store_.Unload("a", 1).ok());
+  for (int look = 0; look < 5; ++look) poller_.Poll();
+  EXPECT_EQ(Versions(), "b1 ");
+}
+
+}  // namespace
+}  // namespace deeppcr::testing
