@@ -66,7 +66,9 @@ class Preparation {
   absl::Status Pack(PackingLimits packing) {
     Say("packing weights");
     packing.backward = with_.options.gradients;
-    packing.max_workspace_bytes = with_.options.max_workspace_bytes / with_.count;
+    // A group of samples as large as half of what the system may take leaves room for the weights.
+    packing.max_workspace_bytes =
+        std::min(with_.options.max_workspace_bytes / with_.count, with_.max_bytes / 2);
     DEEPPCR_ASSIGN_OR_RETURN(parts_.system, backend_.NewSystem(spec_, packing));
     DEEPPCR_ASSIGN_OR_RETURN(const Workspaces workspaces, ChooseWorkspaces());
     const SpaceLimits& limits = workspaces.forward;

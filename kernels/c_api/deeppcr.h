@@ -97,7 +97,7 @@ typedef struct deeppcr_engine_options {
 #define DEEPPCR_ENGINE_OPTIONS_INIT                                                          \
   {                                                                                          \
     sizeof(deeppcr_engine_options), NULL, 0, 0, NULL, DEEPPCR_PLAN_PREFER, INT64_C(1) << 30, \
-        INT64_C(1) << 28, INT64_C(1) << 29, NULL, NULL, 0                                    \
+        INT64_C(1) << 28, -1, NULL, NULL, 0                                                  \
   }
 
 /* `options` may be NULL. Errors: INVALID_ARGUMENT naming the option; UNAVAILABLE if the backend

@@ -27,9 +27,10 @@ absl::Status SystemPreparer::Wait(std::shared_ptr<ServedModel> model, const Syst
         models_, [&](const OfModel& systems) { return systems.front().model == model; });
     if (of_model == models_.end()) of_model = models_.emplace(models_.end());
     if (of_model->size() >= kMaxNumbersPerModel)
-      return absl::ResourceExhaustedError(StrCat("requests wait for ", kMaxNumbersPerModel,
-                                                 " other numbers of inference steps of ",
-                                                 model->name, "; try again later"));
+      return absl::ResourceExhaustedError(
+          StrCat("requests wait for ", kMaxNumbersPerModel,
+                 " other kinds of steps (numbers, beginnings, guidance, known elements) of ",
+                 model->name, "; try again later"));
     wanted = &of_model->emplace_back(Wanted{.model = std::move(model), .key = key, .requests = {}});
     wake_maker_.notify_one();
   }

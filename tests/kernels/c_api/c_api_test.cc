@@ -229,6 +229,8 @@ TEST_F(CApiTest, LimitsAndSizesAreChecked) {
   refuse("max_concurrent_runs", [](auto& o) { o.max_concurrent_runs = INT32_MAX; });
   refuse("max_model_bytes", [](auto& o) { o.max_model_bytes = INT64_MAX; });
   refuse("max_workspace_bytes", [](auto& o) { o.max_workspace_bytes = 0; });
+  const deeppcr_engine_options defaults = DEEPPCR_ENGINE_OPTIONS_INIT;
+  EXPECT_EQ(defaults.max_unplanned_bytes, EngineOptions{}.max_unplanned_bytes);
   refuse("max_unplanned_bytes", [](auto& o) { o.max_unplanned_bytes = -2; });
   const Owned<deeppcr_model> model = Load(engine_.get(), "digits-mlp");
   const deeppcr_model_info info = InfoOf(model.get());
