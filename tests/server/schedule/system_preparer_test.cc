@@ -132,7 +132,7 @@ TEST_F(SystemPreparerTest, OneModelDoesNotFillTheQueueForOthers) {
 
   const absl::Status refused = Wait(a_, 1000, &x_);
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("16 other numbers"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("16 other kinds of steps"));
   EXPECT_TRUE(Wait(a_, 3, &y_).ok());  // somebody waits for this number already
   EXPECT_TRUE(Wait(b_, 1000, &z_).ok());
 
