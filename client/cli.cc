@@ -130,7 +130,8 @@ int ReportParseError(const CLI::App& app, const CLI::ParseError& error, size_t n
 
 void AddGlobalFlags(CLI::App* app, GlobalOptions* global) {
   app->add_option("--server", global->server,
-                  "host:port or unix:file of the server (default 127.0.0.1:8001)")
+                  "host:port or unix:file of the server, or dns:///host:port or IP addresses by "
+                  "commas of several (default 127.0.0.1:8001)")
       ->envname("DEEPPCR_SERVER")
       ->type_name("HOST:PORT");
   app->add_option("--deadline", global->deadline_seconds,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/client.h"
 
-#include <arpa/inet.h>
 #include <google/protobuf/wrappers.pb.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -11,9 +10,8 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
+#include "client/server_address.h"
 #include "deeppcr/v1/deeppcr.grpc.pb.h"
 #include "kernels/base/file.h"
 #include "kernels/base/status_macros.h"
@@ -23,6 +21,9 @@ namespace deeppcr {
 namespace {
 
 using Stub = v1::DeepPcr::Stub;
+// A little more than the least that servers allow, --min_ping_interval_seconds.
+constexpr int kKeepaliveMilliseconds = 310000;
+
 using TimePoint = std::chrono::system_clock::time_point;
 
 // On the wire, grpc.health.v1's HealthCheckRequest {string service = 1} and HealthCheckResponse
@@ -36,33 +37,6 @@ absl::Status ToAbslStatus(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
-// True for the address of a UNIX socket: unix:/run/deeppcr.sock.
-bool IsSocket(absl::string_view server) { return absl::StartsWith(server, "unix:"); }
-
-absl::Status CheckAddress(absl::string_view server) {
-  if (IsSocket(server) && server.size() > 5) return absl::OkStatus();
-  const size_t colon = server.rfind(':');
-  int port = 0;
-  const bool has_port = colon != absl::string_view::npos && colon > 0 &&
-                        absl::SimpleAtoi(server.substr(colon + 1), &port) && port > 0 &&
-                        port < 65536;
-  const absl::string_view host = has_port ? server.substr(0, colon) : absl::string_view();
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  // Anything with a slash, blank or bare colon would be read as another kind of gRPC target.
-  const bool plain = !host.empty() && host.find_first_of("/:[] \t\r\n") == absl::string_view::npos;
-  if (has_port && (plain || bracketed)) return absl::OkStatus();
-  return InvalidArgument(
-      "server: expected host:port with a port from 1 to 65535, or unix:file, got '", server, "'");
-}
-
-bool IsLoopback(absl::string_view server) {
-  if (IsSocket(server)) return true;
-  const std::string host(server.substr(0, server.rfind(':')));
-  in_addr address = {};
-  if (inet_pton(AF_INET, host.c_str(), &address) == 1) return ntohl(address.s_addr) >> 24 == 127;
-  return host == "[::1]" || host == "localhost";
-}
-
 // True for a token in the form that servers accept; other bytes would not fit gRPC metadata.
 bool IsToken(absl::string_view token) {
   return token.size() >= 16 && token.size() <= 512 &&
@@ -72,8 +46,8 @@ bool IsToken(absl::string_view token) {
          });
 }
 
-absl::Status CheckSecurity(const ClientOptions& options) {
-  if (IsSocket(options.server) && !options.tls_ca.empty())
+absl::Status CheckSecurity(const ClientOptions& options, const ServerAddress& address) {
+  if (address.is_socket && !options.tls_ca.empty())
     return InvalidArgument("tls_ca: expected none with a UNIX socket, which has no TLS, got ",
                            options.tls_ca);
   if (options.tls_ca.empty() && !(options.tls_cert.empty() && options.tls_key.empty()))
@@ -83,13 +57,13 @@ absl::Status CheckSecurity(const ClientOptions& options) {
   if (!options.token.empty() && !IsToken(options.token))
     return InvalidArgument(
         "token: expected 16 to 512 letters, digits and ._~+/=-, got something else");
-  if (options.tls_ca.empty() && !options.token.empty() && !IsLoopback(options.server))
+  if (options.tls_ca.empty() && !options.token.empty() && !address.is_loopback)
     return InvalidArgument("token: expected tls_ca beside it, since ", options.server,
                            " is another machine and the token would be sent in plain text");
   return absl::OkStatus();
 }
 
-absl::Status CheckOptions(const ClientOptions& options) {
+absl::Status CheckOptions(const ClientOptions& options, const ServerAddress& address) {
   if (options.deadline <= absl::ZeroDuration()) {
     return InvalidArgument("deadline: expected a positive duration, got ",
                            absl::FormatDuration(options.deadline));
@@ -98,8 +72,7 @@ absl::Status CheckOptions(const ClientOptions& options) {
     return InvalidArgument("max_connect_attempts: expected at least 1, got ",
                            options.max_connect_attempts);
   }
-  DEEPPCR_RETURN_IF_ERROR(CheckAddress(options.server));
-  return CheckSecurity(options);
+  return CheckSecurity(options, address);
 }
 
 // The contents of a file; empty for an empty path.
@@ -120,7 +93,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
   return grpc::SslCredentials(tls);
 }
 
-grpc::ChannelArguments MakeChannelArguments(const ClientOptions& options) {
+grpc::ChannelArguments MakeChannelArguments(const ClientOptions& options, bool is_fleet) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(options.max_reply_bytes);
   arguments.SetMaxSendMessageSize(-1);  // unlimited: the server checks its own limit
@@ -130,6 +103,11 @@ grpc::ChannelArguments MakeChannelArguments(const ClientOptions& options) {
   // Despite its name, this is the time limit of one attempt.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   arguments.SetInt("deeppcr.connection_index", options.connection_index);
+  // A connection that died in silence, as behind a NAT that forgot it, is noticed. Servers take
+  // more frequent pings for an attack.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMilliseconds);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20000);
+  if (is_fleet) arguments.SetServiceConfigJSON(kFleetServiceConfig);
   return arguments;
 }
 
@@ -206,10 +184,11 @@ grpc::Status ReadPieces(grpc::ClientContext* context,
 
 class Client::Impl {
  public:
-  Impl(ClientOptions options, const std::shared_ptr<grpc::ChannelCredentials>& credentials)
+  Impl(ClientOptions options, const ServerAddress& address,
+       const std::shared_ptr<grpc::ChannelCredentials>& credentials)
       : options_(std::move(options)),
-        channel_(grpc::CreateCustomChannel(options_.server, credentials,
-                                           MakeChannelArguments(options_))),
+        channel_(grpc::CreateCustomChannel(address.target, credentials,
+                                           MakeChannelArguments(options_, address.is_fleet))),
         stub_(v1::DeepPcr::NewStub(channel_)) {}
 
   const ClientOptions& options() const { return options_; }
@@ -287,9 +266,10 @@ class Client::Impl {
 };
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
-  DEEPPCR_RETURN_IF_ERROR(CheckOptions(options));
+  DEEPPCR_ASSIGN_OR_RETURN(const ServerAddress address, ParseServerAddress(options.server));
+  DEEPPCR_RETURN_IF_ERROR(CheckOptions(options, address));
   DEEPPCR_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options));
-  return std::unique_ptr<Client>(new Client(std::make_unique<Impl>(options, credentials)));
+  return std::unique_ptr<Client>(new Client(std::make_unique<Impl>(options, address, credentials)));
 }
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_CLIENT_CLIENT_H_
 #define DEEPPCR_CLIENT_CLIENT_H_
 
-// A typed client of one DeepPCR server. Requests and replies are the messages of deeppcr.v1; see
-// client/array.h for the way from plain arrays to tensors and back.
+// A typed client of one DeepPCR server, or of a fleet of them. Requests and replies are the
+// messages of deeppcr.v1; see client/array.h for the way from plain arrays to tensors and back.
 
 #include <functional>
 #include <memory>
@@ -17,7 +17,7 @@
 namespace deeppcr {
 
 struct ClientOptions {
-  std::string server = "127.0.0.1:8001";        // host:port ([address]:port for IPv6), or unix:file
+  std::string server = "127.0.0.1:8001";        // of ParseServerAddress: one server, or a fleet
   absl::Duration deadline = absl::Seconds(60);  // for calls that name none; positive
   // PEM files. tls_ca: the authorities that sign servers' certificates; empty: no TLS. tls_cert and
   // tls_key: this client's certificate and key, for servers that ask for them.
@@ -41,7 +41,9 @@ enum class Health { kServing, kNotServing, kUnknown };
 // Retries: a call whose connection cannot be made is tried again, max_connect_attempts times,
 // always inside its deadline: nothing has been sent then. Once a request may have reached the
 // server, this class never sends it again (gRPC itself repeats only requests that provably never
-// left, or that the server reports as unprocessed).
+// left, or that the server reports as unprocessed). In a fleet gRPC makes a call that ends with
+// kUnavailable again, twice at most: the same request has the same answer, and a load that is
+// repeated loads again.
 class Client {
  public:
   // Does not connect yet. Errors: kInvalidArgument for an address of no such form, options

@@ -299,13 +299,15 @@ TEST(ClientTest, RefusesReplyLargerThanAllowed) {
 
 TEST(ClientTest, RefusesAddressesThatAreNotHostPort) {
   for (const char* server : {"", "host", ":8001", "host:", "host:0", "host:65536", "host:http",
-                             "unix:", "::1:80", "[]:80", "a b:80", "dns:///host:80"}) {
+                             "unix:", "::1:80", "[]:80", "a b:80", "dns:///host"}) {
     const auto client = Client::Create({.server = server});
     EXPECT_EQ(client.status().code(), absl::StatusCode::kInvalidArgument) << server;
     EXPECT_THAT(std::string(client.status().message()), HasSubstr("expected host:port")) << server;
   }
   EXPECT_TRUE(Client::Create({.server = "[::1]:8001"}).ok());
   EXPECT_TRUE(Client::Create({.server = "localhost:1"}).ok());
+  EXPECT_TRUE(Client::Create({.server = "dns:///host:80"}).ok());
+  EXPECT_FALSE(Client::Create({.server = "dns:///host:80", .token = "0123456789abcdef"}).ok());
   EXPECT_TRUE(Client::Create({.server = "unix:/run/x.sock", .token = "0123456789abcdef"}).ok());
   EXPECT_FALSE(Client::Create({.server = "unix:/run/x.sock", .tls_ca = "ca.pem"}).ok());
 }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two servers behind a client that balances load and retries calls by the service config of
 // deploy/README.md.
+#include <array>
+#include <atomic>
 #include <csignal>
 #include <fstream>
 #include <sstream>
 #include <thread>
 
+#include "client/client.h"
 #include "tests/integration/service_fixture.h"
 
 namespace deeppcr::testing {
@@ -111,6 +114,68 @@ TEST_F(FailoverTest, AServerThatIsStoppedCostsNoCallEvenWithoutRetries) {
   EXPECT_EQ(servers_[1]->Wait(30), 0) << servers_[1]->Log();
   AwaitAnswers(1000);
   Finish();
+}
+
+// Three servers, each stopped and started again in turn, under clients of two kinds: ours, which
+// takes a list of servers and repeats what none could take, and one that only heeds health.
+TEST(RollingRestartTest, CostsNoCall) {
+  TemporaryDirectory folder;
+  WriteRandomModel(folder.File("net/1"), {});
+  std::array<std::unique_ptr<ServerProcess>, 3> servers;
+  const auto start = [&](size_t i, const std::string& address) {
+    servers[i] =
+        ServerProcess::Start(folder.path(), {"--drain_pause_seconds=2", "--listen=" + address});
+    ASSERT_NE(servers[i], nullptr);
+  };
+  std::string list;
+  for (size_t i = 0; i < servers.size(); ++i) {
+    start(i, "127.0.0.1:0");
+    list += (list.empty() ? "" : ",") + servers[i]->address();
+  }
+  std::atomic<bool> done{false};
+  std::atomic<int64_t> answered{0}, failed{0};
+  std::vector<std::thread> clients;
+  const auto count = [&](bool ok, const std::string& error) {
+    EXPECT_TRUE(ok) << error;
+    ++(ok ? answered : failed);
+  };
+  for (int t = 0; t < 3; ++t) {
+    clients.emplace_back([&, t] {
+      const auto client = Client::Create({.server = list, .connection_index = t});
+      ASSERT_TRUE(client.ok()) << client.status();
+      while (!done.load()) {
+        const auto reply = (*client)->Forward(MakeRequest(), absl::Seconds(5));
+        count(reply.ok(), std::string(reply.status().message()));
+      }
+    });
+    clients.emplace_back([&, t] {
+      grpc::ChannelArguments arguments;
+      arguments.SetServiceConfigJSON(kBalancesOnly);
+      arguments.SetInt("test.distinct", t);
+      const auto stub = v1::DeepPcr::NewStub(
+          grpc::CreateCustomChannel("ipv4:" + list, grpc::InsecureChannelCredentials(), arguments));
+      while (!done.load()) {
+        v1::ForwardResponse response;
+        const grpc::Status status = Call(*stub, MakeRequest(), &response);
+        count(status.ok(), status.error_message());
+      }
+    });
+  }
+  for (size_t i = 0; i < servers.size(); ++i) {
+    const int64_t target = answered + 500;
+    while (answered < target && failed == 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    const std::string address = servers[i]->address();
+    servers[i]->Signal(SIGTERM);
+    EXPECT_EQ(servers[i]->Wait(30), 0) << servers[i]->Log();
+    start(i, address);
+    // A channel tries again within a second or two.
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+  }
+  done.store(true);
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(failed, 0);
+  EXPECT_GT(answered, 1500);
 }
 
 }  // namespace
