@@ -27,8 +27,8 @@ def seconds(text):
 
 
 def server_flags():
-    """Default by flag name, as the server's own table in server/config.cc has them."""
-    table = (ROOT / 'server/config.cc').read_text()
+    """Default by flag name, as the server's own table in server/flags.cc has them."""
+    table = (ROOT / 'server/flags.cc').read_text()
     header = (ROOT / 'server/config.h').read_text()
     names = re.findall(r'specs\.push_back\(\s*\w+\(\s*"(\w+)"', table)
     defaults = dict(re.findall(r'^  [\w:]+ (\w+) = ([^;]+);', header, re.MULTILINE))

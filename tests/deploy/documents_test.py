@@ -62,7 +62,7 @@ class DocumentsTest(unittest.TestCase):
             self.assertRegex((ROOT / folder / 'CMakeLists.txt').read_text(), rf'\b{name}\b')
 
     def test_server_flags_in_documents_exist(self):
-        config = (ROOT / 'server/config.cc').read_text()
+        config = (ROOT / 'server/flags.cc').read_text()
         for document in (ROOT / 'README.md', ROOT / 'deploy/README.md'):
             text = document.read_text()
             lines = [line for line in shell_lines(text) if 'deeppcr-server' in line]
