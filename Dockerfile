@@ -42,6 +42,6 @@ EXPOSE 8001 8002
 STOPSIGNAL SIGTERM
 # Loading measures a plan for every model that brings none before the server is ready.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=120s --retries=3 \
-    CMD ["/usr/local/bin/deeppcr-server", "--probe=127.0.0.1:8001"]
+    CMD ["/usr/local/bin/deeppcr-server", "--probe=http://127.0.0.1:8002"]
 ENTRYPOINT ["/usr/local/bin/deeppcr-server"]
 CMD ["--model_repository=/models", "--listen=0.0.0.0:8001", "--http_listen=0.0.0.0:8002", "--plan_cache_dir=/var/cache/deeppcr"]

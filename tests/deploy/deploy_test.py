@@ -183,6 +183,29 @@ class KubernetesTest(unittest.TestCase):
         drain = float(flags['drain_pause_seconds']) + float(flags['drain_seconds'])
         self.assertGreater(self.pod['terminationGracePeriodSeconds'], drain + 10)
 
+    def test_policies_are_for_the_pods_and_their_ports(self):
+        labels = self.objects['Deployment']['spec']['template']['metadata']['labels']
+        replicas = self.objects['Deployment']['spec']['replicas']
+        budget = self.objects['PodDisruptionBudget']['spec']
+        self.assertEqual(budget['selector']['matchLabels'], labels)
+        self.assertLess(budget['minAvailable'], replicas)
+        policy = self.objects['NetworkPolicy']['spec']
+        self.assertEqual(policy['podSelector']['matchLabels'], labels)
+        allowed = {port['port'] for rule in policy['ingress'] for port in rule['ports']}
+        self.assertEqual(allowed, {port['containerPort'] for port in self.server['ports']})
+        metrics = int(flags_of(self.server['args'])['http_listen'].rpartition(':')[2])
+        for rule in policy['ingress']:
+            if {'port': metrics} in rule['ports']:
+                self.assertIn('from', rule)
+        for spread in self.pod['topologySpreadConstraints']:
+            self.assertEqual(spread['labelSelector']['matchLabels'], labels)
+        self.assertFalse(self.pod['enableServiceLinks'])
+
+    def test_every_container_says_what_it_needs(self):
+        for container in self.containers():
+            self.assertLessEqual({'cpu', 'memory'}, set(container['resources']['requests']))
+            self.assertIn('memory', container['resources']['limits'])
+
     def test_every_mount_has_its_volume(self):
         volumes = {volume['name'] for volume in self.pod['volumes']}
         self.assertEqual({mount['name'] for mount in self.server['volumeMounts']}, volumes)
@@ -363,8 +386,9 @@ class DockerfileTest(unittest.TestCase):
         command = flags_of(json.loads(self.instruction(self.final, 'CMD')))
         self.assertEqual(binary, '/usr/local/bin/deeppcr-server')
         self.assertIn('probe', server_flags())
-        port = command['listen'].rpartition(':')[2]
-        self.assertEqual(probe, f'--probe=127.0.0.1:{port}')
+        # By HTTP, which has no TLS to be configured for.
+        port = command['http_listen'].rpartition(':')[2]
+        self.assertEqual(probe, f'--probe=http://127.0.0.1:{port}')
 
     def test_sources_that_are_copied_reach_the_build(self):
         sources = [source for line in self.stages[0] if line.startswith('COPY ')
