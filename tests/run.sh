@@ -150,7 +150,7 @@ tsan_tests() {
   fi
   TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1" \
     run_ctest build/tsan -L no_grpc -LE slow \
-    -E '^(activation_sweep|c_api_unload|certificate.*|demo_plans|diffusion_conformance|digits.*|loose_tolerance|solver_conformance)_test$'
+    -E '^(activation_sweep|backward|c_api_unload|certificate.*|demo_plans|diffusion_conformance|digits.*|loose_tolerance|solver_conformance)_test$'
 }
 
 # Leaves out the tests of the cuda backend at many sizes, which take an hour on an executor of

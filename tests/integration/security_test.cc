@@ -166,8 +166,7 @@ TEST_F(SecurityTest, CallsWithoutATokenEndAtTheirHeaders) {
   const auto insecure = grpc::InsecureChannelCredentials();
   const std::shared_ptr<grpc::Channel> channels[] = {
       grpc::CreateChannel(plain->address(), insecure),
-      grpc::CreateChannel("localhost:" + std::to_string(secret->grpc_port()),
-                          grpc::SslCredentials(tls)),
+      grpc::CreateChannel(secret->address(), grpc::SslCredentials(tls)),
   };
   for (const auto& channel : channels) {
     for (const char* method : {"/deeppcr.v1.DeepPcr/Forward", "/deeppcr.v1.DeepPcr/LoadModel",
