@@ -13,6 +13,7 @@
 #include "kernels/base/same_bits.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/engine.h"
 #include "kernels/resolve.h"
 #include "kernels/solver/registry.h"
 
