@@ -176,6 +176,9 @@ class Session {
     if (!loaded.ok()) return;
     Require(loaded->name == name && loaded->version == choice.version,
             "a load tells what was loaded");
+    // The policy keeps the latest version: those below this one are superseded.
+    auto& versions = models_[name];
+    versions.erase(versions.begin(), versions.find(choice.version));
   }
 
   // The result that LoadAll should have; nothing if the repository cannot be read.
