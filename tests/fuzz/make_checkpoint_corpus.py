@@ -34,6 +34,8 @@ CORPUS = {
     "accepted-plain": checkpoint(),
     "accepted-begin": checkpoint({"step": 0, "updates": 0, "evaluations": []}, losses=[]),
     "accepted-finished": checkpoint({"step": 3, "updates": 3}, losses=[3, 2, 1]),
+    "accepted-skipped-step": checkpoint({"step": 2, "updates": 1, "skips_in_a_row": 1},
+                                        losses=[0.5, float("inf")]),
     "accepted-sgd": checkpoint(second=[]),
     "accepted-no-accuracy": checkpoint({"evaluations": [[1, None, None]]}),
     "accepted-other-network": checkpoint(parameters=[1, 2], first=[0, 0], second=[0, 0]),
