@@ -50,6 +50,11 @@ absl::Status CheckSecurity(const ClientOptions& options, const ServerAddress& ad
   if (address.is_socket && !options.tls_ca.empty())
     return InvalidArgument("tls_ca: expected none with a UNIX socket, which has no TLS, got ",
                            options.tls_ca);
+  // gRPC would look for the whole list in every certificate.
+  if (address.is_list && !options.tls_ca.empty())
+    return InvalidArgument(
+        "tls_ca: expected dns:///host:port in place of a list of servers, whose ",
+        "certificates bear one name, got ", options.server);
   if (options.tls_ca.empty() && !(options.tls_cert.empty() && options.tls_key.empty()))
     return InvalidArgument("tls_cert, tls_key: expected tls_ca beside them, got none");
   if (options.tls_cert.empty() != options.tls_key.empty())

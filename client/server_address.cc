@@ -82,6 +82,7 @@ absl::StatusOr<ServerAddress> ParseServerAddress(absl::string_view server) {
     return Mismatch(server);
   ServerAddress result{.target = std::string(server),
                        .is_loopback = std::ranges::all_of(hosts, IsLoopback),
+                       .is_list = hosts.size() > 1,
                        .is_fleet = hosts.size() > 1};
   if (!result.is_fleet) return result;
   in_addr unused = {};

@@ -14,6 +14,7 @@ struct ServerAddress {
   std::string target;      // as gRPC takes it
   bool is_socket = false;  // of this machine, without TLS
   bool is_loopback = false;
+  bool is_list = false;
   bool is_fleet = false;  // calls are balanced and repeated, by kFleetServiceConfig
 };
 

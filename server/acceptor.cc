@@ -35,8 +35,8 @@ std::optional<uint64_t> InodeOf(int socket_fd) {
 Acceptor::Acceptor(int64_t max_connections, std::function<void()> refused)
     : max_connections_(max_connections), refused_(std::move(refused)) {}
 
-void Acceptor::Add(Listener listener, Handler handler) {
-  doors_.push_back({std::move(listener), std::move(handler)});
+void Acceptor::Add(Listener listener, Handler handler, bool is_bounded) {
+  doors_.push_back({std::move(listener), std::move(handler), is_bounded});
 }
 
 absl::Status Acceptor::Start() {
@@ -82,7 +82,7 @@ bool Acceptor::Accept(const Door& door, int listening) {
   const int socket_fd = accept4(listening, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (socket_fd < 0)
     return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
-  if (!HasRoom()) {
+  if (door.is_bounded && !HasRoom()) {
     close(socket_fd);
     refused_();
     return true;

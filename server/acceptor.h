@@ -28,8 +28,8 @@ class Acceptor {
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
 
-  // Before Start.
-  void Add(Listener listener, Handler handler);
+  // Before Start. The connections of a door that is not bounded count, and are never refused.
+  void Add(Listener listener, Handler handler, bool is_bounded = true);
   // Errors: kUnavailable, if the system has no descriptor left.
   absl::Status Start();
   // Accepts no more, and closes what listens. Connections stay as they are.
@@ -42,6 +42,7 @@ class Acceptor {
   struct Door {
     Listener listener;
     Handler handler;
+    bool is_bounded;
   };
   // An accepted socket. Its descriptor alone does not tell whether it is still open: whoever closed
   // it may have got the number for something else.

@@ -26,11 +26,15 @@ const FlagSpec* FindFlag(std::string_view name) {
 }
 
 // True for variables with our prefix that others read: the client, the engine, the tests.
-// Kubernetes makes DEEPPCR_SERVICE_* and DEEPPCR_PORT* of a service that is called deeppcr.
+// Kubernetes makes DEEPPCR_SERVICE_HOST, DEEPPCR_CANARY_PORT_8001_TCP and the like of services that
+// are called deeppcr or deeppcr-canary.
 bool IsOfOthers(std::string_view variable) {
   const std::string_view name = variable.substr(kVariablePrefix.size());
-  for (const std::string_view prefix : {"SERVICE_", "PORT_", "TEST_", "CLIENT_"})
+  for (const std::string_view prefix : {"SERVICE_", "PORT_", "TEST_", "CLIENT_", "FAKE_GPU_"})
     if (name.starts_with(prefix)) return true;
+  if (name.ends_with("_SERVICE_HOST") || name.ends_with("_PORT")) return true;
+  for (const std::string_view part : {"_SERVICE_PORT", "_PORT_"})
+    if (name.find(part) != name.npos) return true;
   constexpr std::string_view kNames[] = {"CPU_ISA", "FORCE_BACKEND", "MODULE_DIR", "NVCC",
                                          "PORT",    "SERVER",        "TLS_CA",     "TOKEN"};
   return std::ranges::find(kNames, name) != std::end(kNames);
@@ -78,6 +82,14 @@ absl::Status ReadFlag(std::span<const std::string> arguments, size_t* index,
   return spec->set(arguments[++*index], config);
 }
 
+// True for the addresses that gRPC's credentials for this machine know as such.
+bool IsLocal(const std::string& listen) {
+  const auto address = ParseHostPort(listen);
+  return listen.starts_with(kUnixScheme) ||
+         (address.ok() && (address->host == "127.0.0.1" || address->host == "localhost" ||
+                           address->host == "[::1]"));
+}
+
 bool IsLoopback(const std::string& listen) {
   if (listen.starts_with(kUnixScheme)) return true;
   const auto address = ParseHostPort(listen);
@@ -95,6 +107,10 @@ absl::Status CheckSecurity(const ServerConfig& config) {
   if (config.tls_cert.empty() && !config.token_file.empty() && !IsLoopback(config.listen))
     return InvalidArgument("--token_file: expected --tls_cert beside it where --listen is not ",
                            "loopback: tokens would cross the network in plain text");
+  if (config.tls_cert.empty() && !config.token_file.empty() && !IsLocal(config.listen))
+    return InvalidArgument(
+        "--token_file: expected --listen at 127.0.0.1, [::1] or localhost where ",
+        "there is no --tls_cert, got ", Quoted(config.listen, 200));
   if (config.tls_client_ca.empty() && !config.admin_names.empty())
     return InvalidArgument("--admin_names: expected --tls_client_ca beside it, got none");
   return absl::OkStatus();

@@ -2,6 +2,8 @@
 #include "server/flag_kinds.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -24,6 +26,13 @@ bool ParseBytes(std::string_view text, int64_t* value) {
     text.remove_suffix(suffix.size());
   }
   return absl::SimpleAtoi(ToAbsl(text), value) && !__builtin_mul_overflow(*value, factor, value);
+}
+
+// The shortest text that is this number.
+std::string Shortest(double value) {
+  std::array<char, 32> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
+  return {text.data(), end};
 }
 
 }  // namespace
@@ -130,7 +139,7 @@ FlagSpec Real(std::string name, std::string unit, double low, double high,
               double ServerConfig::*field, std::string help) {
   const std::string range = StrCat(unit, " in [", low, ", ", high, "]");
   FlagSpec spec{name, range, StrCat(ServerConfig{}.*field), std::move(help)};
-  spec.get = [field](const ServerConfig& config) { return StrCat(config.*field); };
+  spec.get = [field](const ServerConfig& config) { return Shortest(config.*field); };
   spec.set = [=](std::string_view text, ServerConfig& config) {
     double value = 0;
     // The condition is written so that NaN fails too.

@@ -239,6 +239,7 @@ std::span<const FlagSpec> FlagSpecs() {
 std::string ConfigText(const ServerConfig& config) {
   std::string text;
   for (const FlagSpec& spec : FlagSpecs()) {
+    if (spec.name == "print_config") continue;
     const std::string value = spec.get(config);
     if (!value.empty()) text += StrCat("--", spec.name, "=", value, "\n");
   }

@@ -106,6 +106,8 @@ absl::Status Listener::OpenFile(std::string_view flag, const std::string& path, 
       bind(socket_fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
     return InvalidArgument("--", flag, ": ", path, ": ", std::strerror(errno));
   path_ = path;
+  struct stat status = {};
+  if (lstat(path.c_str(), &status) == 0) inode_ = status.st_ino;
   if (listen(socket_fd, SOMAXCONN) == 0) return absl::OkStatus();
   return absl::UnavailableError(StrCat("--", flag, ": ", path, ": ", std::strerror(errno)));
 }
@@ -144,11 +146,15 @@ absl::Status Listener::OpenPort(std::string_view flag, const std::string& addres
 Listener::Listener(Listener&& other) noexcept
     : sockets_(std::exchange(other.sockets_, {})),
       port_(other.port_),
-      path_(std::exchange(other.path_, {})) {}
+      path_(std::exchange(other.path_, {})),
+      inode_(other.inode_) {}
 
 Listener::~Listener() {
+  // Another server may have put its own there since.
+  struct stat status = {};
+  if (!path_.empty() && lstat(path_.c_str(), &status) == 0 && status.st_ino == inode_)
+    unlink(path_.c_str());
   for (const int socket_fd : sockets_) close(socket_fd);
-  if (!path_.empty()) unlink(path_.c_str());
 }
 
 }  // namespace deeppcr

@@ -4,6 +4,7 @@
 
 // Sockets that listen: of an address of the network, all that a name stands for, or of a file.
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,7 +40,8 @@ class Listener {
 
   std::vector<int> sockets_;
   int port_ = 0;
-  std::string path_;  // of a UNIX socket that this object has made
+  std::string path_;    // of a UNIX socket that this object has made
+  uint64_t inode_ = 0;  // of its file
 };
 
 }  // namespace deeppcr

@@ -2,6 +2,7 @@
 // deeppcr-server: flags, signals, wiring. No logic.
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -58,6 +59,14 @@ int AwaitStop(deeppcr::Server& server) {
   return number;
 }
 
+// Takes as many descriptors as may be had: the limits on connections are meant to act first.
+void RaiseDescriptors() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 deeppcr::Environment OurVariables() {
   deeppcr::Environment variables;
   for (char** each = environ; *each != nullptr; ++each) {
@@ -97,6 +106,7 @@ deeppcr::EngineOptions EngineOptionsOf(const deeppcr::ServerConfig& config) {
 
 int Serve(const deeppcr::ServerConfig& config) {
   BlockSignals();
+  RaiseDescriptors();
   // Distributions leave this debugging aid on; it costs every call of gRPC some per cent.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   // Protobuf would write a line of its own for every malformed request.

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/server.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -235,11 +238,16 @@ absl::StatusOr<int> Server::AddDoor(std::string_view flag, const std::string& ad
   const std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> door =
       builder.experimental().AddExternalConnectionAcceptor(
           Experimental::ExternalConnectionType::FROM_FD, credentials);
-  acceptor_.Add(std::move(listener), [door](int socket_fd) {
+  // gRPC gives the sockets of its own listeners the time-out of keepalive for data too.
+  const auto patience = static_cast<unsigned>(Milliseconds(config_.keepalive_timeout_seconds));
+  const auto give = [door, patience](int socket_fd) {
+    setsockopt(socket_fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof(patience));
     Parameters connection;
     connection.fd = socket_fd;
     door->HandleNewConnection(&connection);
-  });
+  };
+  // Administrators get in while clients hold every place.
+  acceptor_.Add(std::move(listener), give, mode != SocketMode::kPrivate);
   return port;
 }
 
@@ -285,6 +293,8 @@ void Server::UpdateHealth() {
     if (status.model != nullptr) served.push_back(status.model);
   }
   trajectories_.KeepOnly(served);
+  // A model of that name would speak for the process.
+  known.erase(kLiveness);
   for (const std::string& name : known) health->SetServingStatus(name, serving.contains(name));
   const bool ready = Ready();
   metrics_.SetModels(num_ready, num_failed);

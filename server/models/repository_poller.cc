@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <vector>
@@ -45,10 +46,14 @@ bool IsGone(const fs::path& path) {
 void RepositoryPoller::Poll() {
   std::error_code error;
   const std::vector<std::string> names = EntriesOf(repository_, error);
-  if (error || names.empty()) return;
+  if (error || std::ranges::none_of(names, [&](const auto& name) { return IsModel(name); })) return;
   const std::set<Version> chosen = Chosen(names);
-  // Those that are not chosen any more are forgotten, so that they count as new if they are again.
-  std::erase_if(seen_, [&](const auto& each) { return !chosen.contains(each.first); });
+  // What is neither chosen nor listed is forgotten, and new if it comes again. A version that is
+  // away for a look, as while its folder is replaced, is still listed.
+  std::erase_if(seen_, [&](const auto& each) {
+    return !chosen.contains(each.first) &&
+           !store_.Describe(each.first.first, each.first.second).ok();
+  });
   // Ascending: the highest comes last, and retires those that it supersedes.
   for (const Version& version : chosen) Follow(version);
   UnloadAbsent();
@@ -58,7 +63,7 @@ std::set<RepositoryPoller::Version> RepositoryPoller::Chosen(
     const std::vector<std::string>& names) const {
   std::set<Version> chosen;
   for (const std::string& name : names) {
-    if (name.front() == '.' || !CheckModelName(name).ok()) continue;
+    if (!IsModel(name)) continue;
     const auto on_disk = VersionsOf(repository_, name);
     if (!on_disk.ok()) continue;
     for (const int64_t version : versions_.For(name).Choose(*on_disk))
@@ -72,8 +77,12 @@ void RepositoryPoller::Follow(const Version& version) {
   std::string files = FilesOf(fs::path(repository_) / name / StrCat(number));
   const auto [found, is_new] = seen_.try_emplace(version);
   Seen& seen = found->second;
-  // What the start has loaded, or tried in vain, is not loaded again for its own sake.
-  if (is_new && store_.Describe(name, number).ok()) seen.loaded = files;
+  // What the start has loaded is not loaded again for its own sake. What it tried in vain may have
+  // been half of a copy.
+  if (is_new) {
+    const auto status = store_.Describe(name, number);
+    if (status.ok() && status->model != nullptr) seen.loaded = files;
+  }
   const bool is_whole = !is_new && seen.files == files && !files.empty();
   seen.files = std::move(files);
   if (!is_whole || seen.loaded == seen.files) return;
@@ -82,17 +91,29 @@ void RepositoryPoller::Follow(const Version& version) {
   store_.Load(name, number).IgnoreError();
 }
 
+// True for folders that hold versions of a model: a repository that is not mounted may still hold
+// lost+found and the like.
+bool RepositoryPoller::IsModel(const std::string& name) const {
+  std::error_code error;
+  return name.front() != '.' && CheckModelName(name).ok() &&
+         fs::is_directory(fs::path(repository_) / name, error);
+}
+
 void RepositoryPoller::UnloadAbsent() {
+  // The list holds its models, for whose end an unload waits: it goes before the first one.
+  std::vector<Version> gone;
   for (const ModelStatus& status : store_.List()) {
-    if (status.version == 0) continue;
     const Version version(status.name, status.version);
-    if (!IsGone(fs::path(repository_) / status.name / StrCat(status.version))) {
+    fs::path path = fs::path(repository_) / status.name;
+    if (status.version != 0) path /= StrCat(status.version);
+    if (!IsGone(path)) {
       absent_.erase(version);
     } else if (++absent_[version] >= kLooksOfAbsence) {
       absent_.erase(version);
-      store_.Unload(status.name, status.version).IgnoreError();
+      gone.push_back(version);
     }
   }
+  for (const auto& [name, version] : gone) store_.Unload(name, version).IgnoreError();
 }
 
 }  // namespace deeppcr

@@ -27,8 +27,8 @@ class RepositoryPoller {
   RepositoryPoller(std::string repository, VersionPolicies versions, ModelStore& store)
       : repository_(std::move(repository)), versions_(std::move(versions)), store_(store) {}
 
-  // Looks once. A repository that cannot be read, or is empty as one that is not mounted, changes
-  // nothing.
+  // Looks once. A repository that cannot be read, or has no model at all as one that is not
+  // mounted, changes nothing.
   void Poll();
 
  private:
@@ -38,6 +38,7 @@ class RepositoryPoller {
     std::string loaded;  // the same when they were loaded, or tried
   };
 
+  bool IsModel(const std::string& name) const;
   std::set<Version> Chosen(const std::vector<std::string>& names) const;
   void Follow(const Version& version);
   void UnloadAbsent();

@@ -65,6 +65,7 @@ absl::StatusOr<Authorizer::Tokens> Authorizer::Parse(std::string_view text,
 
 absl::Status Authorizer::Reload() {
   if (!enabled()) return absl::OkStatus();
+  const std::lock_guard reading(reading_);
   const std::string& path = options_.token_file;
   DEEPPCR_ASSIGN_OR_RETURN(const std::string text, ReadLinkedFile(path, kMaxFileBytes));
   DEEPPCR_ASSIGN_OR_RETURN(Tokens tokens, Parse(text, path));

@@ -68,6 +68,7 @@ class Authorizer {
   static absl::StatusOr<Tokens> Parse(std::string_view text, const std::string& path);
 
   const AuthorizerOptions options_;
+  std::mutex reading_;  // one Reload at a time: an older file must not be published last
   mutable std::mutex mutex_;
   Tokens tokens_;
 };

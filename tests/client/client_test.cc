@@ -307,6 +307,10 @@ TEST(ClientTest, RefusesAddressesThatAreNotHostPort) {
   EXPECT_TRUE(Client::Create({.server = "[::1]:8001"}).ok());
   EXPECT_TRUE(Client::Create({.server = "localhost:1"}).ok());
   EXPECT_TRUE(Client::Create({.server = "dns:///host:80"}).ok());
+  EXPECT_THAT(std::string(Client::Create({.server = "10.0.0.1:1,10.0.0.2:1", .tls_ca = "ca.pem"})
+                              .status()
+                              .message()),
+              HasSubstr("in place of a list"));
   EXPECT_FALSE(Client::Create({.server = "dns:///host:80", .token = "0123456789abcdef"}).ok());
   EXPECT_TRUE(Client::Create({.server = "unix:/run/x.sock", .token = "0123456789abcdef"}).ok());
   EXPECT_FALSE(Client::Create({.server = "unix:/run/x.sock", .tls_ca = "ca.pem"}).ok());

@@ -157,14 +157,13 @@ class KubernetesTest(unittest.TestCase):
         for port in self.objects['Service']['spec']['ports']:
             self.assertIn(port['targetPort'], named)
 
-    def test_probes_are_health_services_that_the_server_has(self):
-        header = (ROOT / 'server/server.h').read_text()
-        liveness = re.search(r'kLiveness\[\] = "(\w+)"', header).group(1)
+    def test_probes_are_what_the_server_answers(self):
+        source = (ROOT / 'server/observe/http.cc').read_text()
         for container in self.containers():
             port = int(flags_of(container['args'])['listen'].rpartition(':')[2])
-            for probe, service in (('readinessProbe', ''), ('livenessProbe', liveness)):
-                self.assertEqual(container[probe]['grpc']['port'], port)
-                self.assertEqual(container[probe]['grpc'].get('service', ''), service)
+            self.assertEqual(container['readinessProbe']['grpc'], {'port': port})
+            self.assertIn(f'"{container["livenessProbe"]["httpGet"]["path"]}"', source)
+            for probe in ('readinessProbe', 'livenessProbe'):
                 # Kubernetes' own is one second, which a busy node takes for itself.
                 self.assertGreaterEqual(container[probe]['timeoutSeconds'], 2)
 

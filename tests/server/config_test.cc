@@ -191,6 +191,16 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"Verbose", "--verbose=1", "--verbose: expected true or false"}),
     CaseName);
 
+// gRPC's credentials for this machine, which look at headers, know no other loopback addresses.
+TEST(ConfigTest, TokensInPlainTextNeedAnAddressThatIsKnownAsLocal) {
+  for (const char* listen : {"127.0.0.1:1", "localhost:1", "[::1]:1", "unix:/tmp/x"})
+    EXPECT_TRUE(
+        Parse({"--model_repository=/m", "--token_file=t", std::string("--listen=") + listen}).ok())
+        << listen;
+  ExpectError(Parse({"--model_repository=/m", "--token_file=t", "--listen=127.0.0.2:1"}),
+              absl::StatusCode::kInvalidArgument, "--token_file: expected --listen at 127.0.0.1");
+}
+
 TEST(ConfigTest, VariablesThatNobodyReadsAreErrors) {
   const std::vector<std::string> flags = {"--model_repository=/m"};
   for (const char* variable : {"DEEPPCR_MAX_QUEU", "DEEPPCR_", "DEEPPCR_max_queue"})
@@ -198,15 +208,17 @@ TEST(ConfigTest, VariablesThatNobodyReadsAreErrors) {
                 std::string(variable) + ": no flag has this name");
   for (const char* variable :
        {"DEEPPCR_CPU_ISA", "DEEPPCR_TOKEN", "DEEPPCR_SERVICE_HOST", "DEEPPCR_PORT",
-        "DEEPPCR_PORT_8001_TCP", "DEEPPCR_TEST_CYCLES", "OTHER_MAX_QUEU"})
+        "DEEPPCR_PORT_8001_TCP", "DEEPPCR_CANARY_SERVICE_HOST", "DEEPPCR_CANARY_PORT_8001_TCP_ADDR",
+        "DEEPPCR_CANARY_PORT", "DEEPPCR_CANARY_SERVICE_PORT_GRPC", "DEEPPCR_TEST_CYCLES",
+        "OTHER_MAX_QUEU"})
     EXPECT_TRUE(Parse(flags, {{variable, "7"}}).ok()) << variable;
 }
 
 TEST(ConfigTest, WhatIsPrintedGivesTheSameSettings) {
   const std::vector<std::string> flags = {
-      "--model_repository=/m",  "--versions=latest:2,net=1+3", "--listen=unix:/tmp/a",
-      "--admin_listen=unix:/b", "--max_queue_bytes=2MiB",      "--shadow_rate=0.25",
-      "--reflection=false",     "--stuck_seconds=0.5",         "--plan=measure"};
+      "--model_repository=/m",  "--versions=latest:2,net=1+3",  "--listen=unix:/tmp/a",
+      "--admin_listen=unix:/b", "--max_queue_bytes=2MiB",       "--shadow_rate=0.25",
+      "--reflection=false",     "--stuck_seconds=123.45678901", "--plan=measure"};
   const std::string text = ConfigText(Parse(flags)->config);
 
   std::vector<std::string> printed;
@@ -215,13 +227,14 @@ TEST(ConfigTest, WhatIsPrintedGivesTheSameSettings) {
   const auto again = Parse(printed);
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(ConfigText(again->config), text);
-  EXPECT_THAT(printed, ::testing::IsSupersetOf({"--versions=latest:2,net=1+3",
-                                                "--listen=unix:/tmp/a", "--admin_listen=unix:/b",
-                                                "--max_queue_bytes=2097152", "--stuck_seconds=0.5",
-                                                "--reflection=false", "--workers=0"}));
+  EXPECT_THAT(printed, ::testing::IsSupersetOf(
+                           {"--versions=latest:2,net=1+3", "--listen=unix:/tmp/a",
+                            "--admin_listen=unix:/b", "--max_queue_bytes=2097152",
+                            "--stuck_seconds=123.45678901", "--reflection=false", "--workers=0"}));
   std::vector<std::string> asked = flags;
   asked.emplace_back("--print_config");
   EXPECT_EQ(Parse(asked)->action, CommandLine::Action::kPrintConfig);
+  EXPECT_EQ(ConfigText(Parse(asked)->config), text) << "what was printed may be run";
 }
 
 TEST(ConfigTest, BudgetsFollowFromTheMemoryThatThereIs) {

@@ -75,6 +75,14 @@ TEST(ListenerTest, ASocketHasItsModeAndGoesWithItsListener) {
     EXPECT_TRUE(std::filesystem::exists(path)) << "who came in vain takes nothing away";
   }
   EXPECT_FALSE(std::filesystem::exists(path));
+  {
+    const auto first = Listener::Open("socket", "unix:" + path);
+    ASSERT_TRUE(first.ok());
+    std::filesystem::remove(path);
+    std::ofstream(path) << "another's";
+  }
+  EXPECT_TRUE(std::filesystem::exists(path)) << "what another has put there since stays";
+  std::filesystem::remove(path);
   const auto listener = Listener::Open("socket", "unix:" + path);
   ASSERT_TRUE(listener.ok()) << listener.status();
   EXPECT_EQ(ModeOf(path), 0777 & ~mask);

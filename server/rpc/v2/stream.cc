@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/rpc/v2/stream.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "inference/grpc_service.pb.h"
@@ -16,6 +17,7 @@ namespace {
 
 // What gRPC and this class hold of an open stream.
 constexpr int64_t kBytesOfAStream = int64_t{20} << 10;
+constexpr int64_t kLeastStreams = 64;
 
 }  // namespace
 
@@ -48,13 +50,14 @@ V2Stream::V2Stream(ServiceContext& context, grpc::CallbackServerContext* rpc)
   StartRead(&read_);
 }
 
-// A stream may stay open without a request, so it must be its caller's to open, and its memory
-// counts from the beginning.
+// A stream may stay open without a request, so it must be its caller's to open, and there are as
+// many as a quarter of the memory for requests would hold. They take nothing of that: idle streams
+// would keep requests out.
 absl::Status V2Stream::Admit() {
   DEEPPCR_RETURN_IF_ERROR(CheckCaller(context_.authorizer, *rpc_, Role::kInfer));
-  DEEPPCR_RETURN_IF_ERROR(context_.batcher.TakeBytes(kBytesOfAStream));
-  held_bytes_ = kBytesOfAStream;
-  return absl::OkStatus();
+  const int64_t most = std::max(kLeastStreams, context_.batcher.max_bytes() / 4 / kBytesOfAStream);
+  if (context_.streams.load() <= most) return absl::OkStatus();
+  return absl::ResourceExhaustedError(StrCat("the server has ", most, " open streams already"));
 }
 
 void V2Stream::Open(V2StreamResponder* responder) {
@@ -159,7 +162,6 @@ void V2Stream::Give(Next next) {
 
 void V2Stream::OnDone() {
   ServiceContext& context = context_;
-  if (held_bytes_ > 0) context.batcher.ReturnBytes(held_bytes_);
   delete this;
   context.streams.fetch_sub(1);
 }

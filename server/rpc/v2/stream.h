@@ -75,8 +75,7 @@ class V2Stream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
   std::mutex mutex_;
   std::deque<V2StreamResponder*> open_;  // in the order of their requests
   grpc::ByteBuffer read_, written_;
-  int64_t held_bytes_ = 0;  // part of the batcher's budget
-  size_t releasing_ = 0;    // requests in OnDone, which still know the RPC
+  size_t releasing_ = 0;  // requests in OnDone, which still know the RPC
   bool reading_ = false, writing_ = false;
   bool ended_ = false;   // no more requests will come
   bool broken_ = false;  // no more replies will be read

@@ -114,6 +114,55 @@ TEST_F(RepositoryPollerTest, WhatIsGoneIsUnloadedButNotForAMomentOrWithTheWholeR
   EXPECT_EQ(Versions(), "b1 ") << "a repository that is not mounted is empty too";
 }
 
+// Half of a copy at the start, and a folder that is away while it is replaced.
+TEST_F(RepositoryPollerTest, LoadsWhatWasTornAtTheStartAndWhatWasAwayForALook) {
+  Write("a", "1", "torn");
+  Write("b", "1");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  Write("a", "1");
+  const LoadedModel* const old = Model("b");
+  poller_.Poll();
+  poller_.Poll();
+  EXPECT_EQ(Versions(), "a1 b1 ");
+  EXPECT_EQ(Model("b"), old);
+  fs::remove_all(repository_.File("b/1"));
+  poller_.Poll();
+  Write("b", "1");
+  std::ofstream(repository_.File("b/1/model.safetensors")) << "other weights";
+  poller_.Poll();
+  poller_.Poll();
+  EXPECT_NE(Model("b"), old);
+  EXPECT_EQ(Versions(), "a1 b1 ");
+}
+
+TEST_F(RepositoryPollerTest, AnUnloadWaitsForNothingOfItsOwn) {
+  Write("a", "1");
+  Write("b", "1");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  fs::remove_all(repository_.File("a"));
+  const std::weak_ptr<ServedModel> served = store_.Find("a", 1).value();
+  poller_.Poll();
+  const auto start = std::chrono::steady_clock::now();
+  poller_.Poll();
+  EXPECT_TRUE(served.expired());
+  // The store of this rig has a patience of 200 ms with models in use.
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(150));
+}
+
+TEST_F(RepositoryPollerTest, AMountPointThatIsNotQuiteEmptyUnloadsNothing) {
+  Write("a", "1");
+  fs::create_directories(repository_.File("ghost"));
+  ASSERT_TRUE(store_.LoadAll().ok());
+  fs::remove_all(repository_.File("ghost"));
+  for (int look = 0; look < 3; ++look) poller_.Poll();
+  EXPECT_EQ(Versions(), "a1 ") << "what was refused is forgotten with its folder";
+  fs::remove_all(repository_.File("a"));
+  fs::create_directories(repository_.File("lost+found"));
+  std::ofstream(repository_.File("README")) << "not mounted";
+  for (int look = 0; look < 5; ++look) poller_.Poll();
+  EXPECT_EQ(Versions(), "a1 ");
+}
+
 TEST_F(RepositoryPollerTest, WhatAnOperatorUnloadsStaysUnloaded) {
   Write("a", "1");
   Write("b", "1");
