@@ -83,8 +83,9 @@ bool Acceptor::Accept(const Door& door, int listening) {
   if (socket_fd < 0)
     return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
   if (door.is_bounded && !HasRoom()) {
-    close(socket_fd);
+    // Counted before its client can know.
     refused_();
+    close(socket_fd);
     return true;
   }
   // Replies are small, and must not wait to be sent with others. A UNIX socket has no such option.
