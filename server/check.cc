@@ -7,7 +7,9 @@
 #include <system_error>
 #include <vector>
 
+#include "kernels/base/strings.h"
 #include "kernels/engine.h"
+#include "server/models/serving_file.h"
 
 namespace deeppcr {
 namespace {
@@ -47,7 +49,13 @@ bool CheckModels(const ServerConfig& config, std::FILE* out) {
   options.max_workspace_bytes = config.max_workspace_bytes;
   bool good = true;
   for (const std::string& folder : models) {
-    const ModelCheck check = CheckModel(folder, options);
+    ModelCheck check = CheckModel(folder, options);
+    // Beside the versions of a model, or with the files of the only one.
+    for (const auto& place :
+         {std::filesystem::path(folder).parent_path(), std::filesystem::path(folder)}) {
+      const auto serving = ReadServingFile(place, place.filename().string());
+      if (!serving.ok()) check.problems.emplace_back(ToStd(serving.status().message()));
+    }
     good = good && check.problems.empty();
     std::fprintf(out, "%s: %s\n", folder.c_str(),
                  check.problems.empty() ? "ok"

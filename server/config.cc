@@ -117,9 +117,15 @@ absl::Status CheckSecurity(const ServerConfig& config) {
 }
 
 absl::Status CheckWhole(const ServerConfig& config) {
-  if (config.model_repository.empty()) {
+  if (config.model_repository.empty() && config.model_dir.empty())
     return InvalidArgument("--model_repository: expected a directory, got none");
-  }
+  if (!config.model_repository.empty() && !config.model_dir.empty())
+    return InvalidArgument("--model_dir: expected no --model_repository beside it, got ",
+                           Quoted(config.model_repository, 200));
+  if (config.model_dir.empty() != config.model_name.empty())
+    return InvalidArgument(config.model_dir.empty() ? "--model_dir" : "--model_name",
+                           ": expected beside --model_", config.model_dir.empty() ? "name" : "dir",
+                           ", got none");
   if (!config.socket.empty() && config.socket == config.admin_listen) {
     return InvalidArgument("--admin_listen: expected another file than that of --socket, got ",
                            Quoted(config.socket, 200));

@@ -27,7 +27,8 @@ inline constexpr std::string_view kUnixScheme = "unix:";
 
 // Settings; the initialisers are the defaults. Units: seconds, bytes, samples.
 struct ServerConfig {
-  std::string model_repository;                // required
+  std::string model_repository;                // this, or the next two
+  std::string model_dir, model_name;           // the folder and the name of the only model
   std::string listen = "127.0.0.1:8001";       // gRPC; port 0: any free one; or unix:file
   std::string socket;                          // path of a UNIX socket for gRPC too; empty: none
   std::string admin_listen;                    // the same for administrators; empty: none
@@ -51,8 +52,9 @@ struct ServerConfig {
   bool gradients = false;                            // load models with their backward passes
   int64_t max_trajectory_bytes = int64_t{64} << 20;  // kept for gradients; 0: none
   double trajectory_seconds = 60;
-  int64_t max_queue = 1024;      // samples that wait, per model version
-  int64_t max_queue_bytes = -1;  // -1: by FitToMemory
+  int64_t max_queue = 1024;       // samples that wait, per model version
+  double max_queue_seconds = 30;  // that requests may be expected to wait; 0: no limit
+  int64_t max_queue_bytes = -1;   // -1: by FitToMemory
   int64_t max_message_bytes = int64_t{16} << 20;
   int64_t max_grpc_memory_bytes = -1;  // -1: by FitToMemory
   int64_t max_connections = 1024;

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/model_name.h"
 #include "kernels/base/strings.h"
 #include "kernels/engine.h"
 #include "server/config.h"
@@ -29,11 +30,27 @@ FlagSpec VersionsFlag() {
   return spec;
 }
 
+FlagSpec ModelNameFlag() {
+  FlagSpec spec = Text("model_name", "name", &ServerConfig::model_name,
+                       "The name under which --model_dir is served.");
+  spec.set = [](std::string_view text, ServerConfig& config) -> absl::Status {
+    if (!CheckModelName(text).ok())
+      return Mismatch("model_name", "1 to 128 letters, digits and ._-", text);
+    config.model_name = std::string(text);
+    return absl::OkStatus();
+  };
+  return spec;
+}
+
 void AddModelFlags(std::vector<FlagSpec>& specs) {
   using C = ServerConfig;
-  specs.push_back(
-      Text("model_repository", "directory", &C::model_repository,
-           "Models, as <model>/<integer version>/{config.json,model.safetensors}. Required."));
+  specs.push_back(Text("model_repository", "directory", &C::model_repository,
+                       "Models, as <model>/<integer version>/{config.json,model.safetensors}."));
+  specs.push_back(Text("model_dir", "directory", &C::model_dir,
+                       "In place of --model_repository: the only model, as "
+                       "<integer version>/{config.json,model.safetensors}, or these files "
+                       "themselves, as model hubs hand them out, which are version 1."));
+  specs.push_back(ModelNameFlag());
   specs.push_back(VersionsFlag());
   specs.push_back(
       Choice("model_control", {"explicit", "poll"}, &C::model_control,
@@ -131,9 +148,11 @@ void AddNetworkFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(Text("tls_client_ca", "file", &C::tls_client_ca,
                        "PEM certificates of those who sign client certificates, which clients "
                        "then need."));
-  specs.push_back(Text("token_file", "file", &C::token_file,
-                       "Lines \"infer TOKEN\" and \"admin TOKEN\": calls need the metadata "
-                       "\"authorization: Bearer TOKEN\"; read again when it changes."));
+  specs.push_back(
+      Text("token_file", "file", &C::token_file,
+           "Lines \"infer TOKEN\" and \"admin TOKEN\", followed by \"name=NAME share=S\" where "
+           "a client has a name, and a share of the queues; calls need the metadata "
+           "\"authorization: Bearer TOKEN\"; read again when it changes."));
   specs.push_back(Choice("admin", {"auto", "proved"}, &C::admin,
                          "Who may load and unload models. proved: who shows the role admin, by "
                          "--admin_listen, --token_file or --admin_names. auto: everybody, while "
@@ -177,6 +196,9 @@ void AddServingFlags(std::vector<FlagSpec>& specs) {
                        "take all that wait."));
   specs.push_back(Integer("max_queue", "samples", 1, 1 << 20, &C::max_queue,
                           "Samples that may wait, per model version; more are refused."));
+  specs.push_back(Real("max_queue_seconds", "seconds", 0, 86400, &C::max_queue_seconds,
+                       "Requests that would wait longer than this are refused as they come, as "
+                       "are those that would wait beyond their deadline. 0: only these."));
   specs.push_back(Budget("max_queue_bytes", &C::max_queue_bytes,
                          "Bytes of accepted requests and their replies, all models together."));
   specs.push_back(
@@ -248,7 +270,7 @@ std::string ConfigText(const ServerConfig& config) {
 
 std::string HelpText(std::string_view program) {
   std::string text = StrCat(
-      "Usage: ", program, " --model_repository=DIR [flags]\n",
+      "Usage: ", program, " {--model_repository=DIR | --model_dir=DIR --model_name=NAME} [flags]\n",
       "Serves deep sequential models over gRPC, solved step by step or for all steps at once.\n\n",
       "Every flag may also be set by the environment variable DEEPPCR_<NAME IN CAPITALS>.\n",
       "Exit codes: 0 stopped cleanly, 1 failed or stopped before all calls were answered, 2 bad "

@@ -60,7 +60,13 @@ ScheduleOptions ScheduleOptionsOf(const ServerConfig& config) {
   return {.workers = ResolvedWorkers(config),
           .max_queue_samples = config.max_queue,
           .max_instances = static_cast<int>(config.max_instances),
-          .max_delay = std::chrono::duration_cast<std::chrono::microseconds>(delay)};
+          .max_delay = std::chrono::duration_cast<std::chrono::microseconds>(delay),
+          .max_queue_seconds = config.max_queue_seconds};
+}
+
+Repository RepositoryOf(const ServerConfig& config) {
+  return config.model_dir.empty() ? Repository(config.model_repository)
+                                  : Repository::OfModel(config.model_dir, config.model_name);
 }
 
 ComparePolicy ComparePolicyOf(const std::string& name) {
@@ -131,13 +137,13 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
       metrics_(SolverLabels(), DEEPPCR_VERSION, engine_->device(), engine_->backend()),
       replies_(std::chrono::milliseconds(Milliseconds(config.reply_seconds))),
       batcher_({.schedule = ScheduleOptionsOf(config), .max_bytes = config.max_queue_bytes}),
-      store_({.repository = config.model_repository,
+      store_({.repository = RepositoryOf(config),
               .versions = config.versions,
               .allow_empty = config.allow_empty,
               .allow_failed = config.allow_failed,
               .unload_patience = std::chrono::milliseconds(Milliseconds(config.drain_seconds))},
              *engine_, metrics_, logger),
-      poller_(config.model_repository, config.versions, store_),
+      poller_(RepositoryOf(config), config.versions, store_),
       preparer_([this](const ServedModel& model, const SystemKey& key) {
         return PrepareSteps(model, key, context_);
       }),
@@ -184,10 +190,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config
                                                       std::unique_ptr<Engine> engine,
                                                       Logger& logger) {
   std::error_code error;
-  if (!std::filesystem::is_directory(config.model_repository, error)) {
-    return absl::NotFoundError(StrCat("--model_repository: '", config.model_repository,
-                                      "' is not a directory that can be read"));
-  }
+  if (const std::string folder = RepositoryOf(config).text();
+      !std::filesystem::is_directory(folder, error))
+    return absl::NotFoundError(
+        StrCat(config.model_dir.empty() ? "--model_repository" : "--model_dir", ": '", folder,
+               "' is not a directory that can be read"));
   DEEPPCR_ASSIGN_OR_RETURN(
       auto tracer, Tracer::Create(config.trace_file, config.trace_rate, config.max_trace_bytes));
   std::unique_ptr<Server> server(new Server(config, std::move(engine), std::move(tracer), logger));

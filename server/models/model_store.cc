@@ -17,6 +17,7 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "server/models/repository.h"
+#include "server/models/serving_file.h"
 
 namespace deeppcr {
 namespace {
@@ -69,23 +70,22 @@ ModelStore::ModelStore(ModelStoreOptions options, const Engine& engine, Metrics&
 
 absl::StatusOr<std::vector<std::string>> ModelStore::ScanRepository() {
   std::error_code error;
-  const std::vector<std::string> entries = EntriesOf(options_.repository, error);
+  const std::vector<std::string> entries = options_.repository.Entries(error);
   if (error) {
-    return absl::NotFoundError(
-        StrCat("model repository '", options_.repository, "' cannot be read: ", error.message()));
+    return absl::NotFoundError(StrCat("model repository '", options_.repository.text(),
+                                      "' cannot be read: ", error.message()));
   }
   std::vector<std::string> names;
   for (const std::string& entry : entries) {
     std::error_code ignored;
-    const fs::file_status status =
-        fs::symlink_status(fs::path(options_.repository) / entry, ignored);
+    const std::filesystem::file_status status = options_.repository.StatusOf(entry, ignored);
     // Hidden entries and files (a README, a .git) are not models.
-    if (entry.front() == '.' || fs::is_regular_file(status)) continue;
+    if (entry.front() == '.' || std::filesystem::is_regular_file(status)) continue;
     if (absl::Status valid = CheckModelName(entry); !valid.ok()) {
       // No request could name it: lost+found and its like are not failed models.
       logger_.Log(LogLevel::kWarn, "directory_ignored",
                   {{"name", entry}, {"reason", ToStd(valid.message())}});
-    } else if (fs::is_symlink(status)) {
+    } else if (std::filesystem::is_symlink(status)) {
       RecordScanError(entry, absl::FailedPreconditionError("is a symbolic link"));
     } else {
       names.push_back(entry);
@@ -135,7 +135,7 @@ std::vector<std::string> ModelStore::WithThoseOfRules(std::vector<std::string> n
 
 absl::StatusOr<std::vector<int64_t>> ModelStore::ChooseVersions(const std::string& name) const {
   const VersionPolicy& policy = options_.versions.For(name);
-  const auto on_disk = VersionsOf(options_.repository, name);
+  const auto on_disk = options_.repository.VersionsOf(name);
   // The load of each version says that it is not there.
   if (absl::IsNotFound(on_disk.status()) && !policy.specific.empty()) return policy.specific;
   DEEPPCR_RETURN_IF_ERROR(on_disk.status());
@@ -171,9 +171,11 @@ std::vector<std::shared_ptr<const LoadedModel>> ModelStore::LoadedVersions(
 
 absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string& name,
                                                               int64_t version) {
-  DEEPPCR_RETURN_IF_ERROR(CheckVersion(options_.repository, name, version));
+  DEEPPCR_RETURN_IF_ERROR(options_.repository.CheckVersion(name, version));
+  DEEPPCR_ASSIGN_OR_RETURN(const ServingSettings serving,
+                           ReadServingFile(options_.repository.FolderOf(name), name));
   const std::string place = StrCat(name, "/", version);
-  const std::string directory = (fs::path(options_.repository) / place).string();
+  const std::string directory = options_.repository.FolderOf(name, version).string();
   const Clock::time_point start = Clock::now();
   const auto progress = [&](LoadNews news, std::string_view text) {
     const bool problem = news == LoadNews::kProblem;
@@ -199,7 +201,8 @@ absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string&
   std::shared_ptr<ModelMetrics> metrics = metrics_.ForModel(name, version);
   ObserveFinite(*metrics->load_seconds, SecondsSince(start));
   ObserveFinite(*metrics->plan_seconds, MeasuringSeconds(*model));
-  return std::make_shared<ServedModel>(name, version, std::move(model), std::move(metrics));
+  return std::make_shared<ServedModel>(name, version, std::move(model), std::move(metrics),
+                                       serving);
 }
 
 void ModelStore::Begin(const std::string& name, int64_t version, bool required) {
@@ -271,10 +274,10 @@ absl::StatusOr<ModelStatus> ModelStore::Load(const std::string& name, int64_t ve
                            version);
   }
   if (version == 0) {
-    DEEPPCR_ASSIGN_OR_RETURN(version, LatestVersion(options_.repository, name));
+    DEEPPCR_ASSIGN_OR_RETURN(version, options_.repository.LatestVersion(name));
   }
   // The check comes before an entry is made: a name that is nowhere must not leave a trace.
-  DEEPPCR_RETURN_IF_ERROR(CheckVersion(options_.repository, name, version));
+  DEEPPCR_RETURN_IF_ERROR(options_.repository.CheckVersion(name, version));
   absl::StatusOr<ModelStatus> loaded = LoadVersion(name, version, false);
   if (loaded.ok()) Retire(name, version);
   return loaded;

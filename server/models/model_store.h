@@ -38,7 +38,7 @@ struct ModelStatus {
 };
 
 struct ModelStoreOptions {
-  std::string repository;
+  Repository repository;
   VersionPolicies versions;  // the versions that LoadAll loads
   // Readiness also where no model is ready, and where models have failed.
   bool allow_empty = false;

@@ -16,11 +16,9 @@ absl::Status CannotRead(std::string_view what, const std::error_code& error) {
   return absl::FailedPreconditionError(StrCat(what, " cannot be read: ", error.message()));
 }
 
-// A directory reached by a link may be replaced by, or lead to, anything: refuse instead of
-// following.
-absl::Status CheckPlain(const fs::path& path, fs::file_type expected, std::string_view what) {
-  std::error_code error;
-  const fs::file_status status = fs::symlink_status(path, error);
+// `error`: of reading the status.
+absl::Status CheckIs(const fs::file_status& status, const std::error_code& error,
+                     fs::file_type expected, std::string_view what) {
   if (status.type() == fs::file_type::none) return CannotRead(what, error);
   if (!fs::exists(status)) return absl::NotFoundError(StrCat(what, " is not there"));
   if (fs::is_symlink(status)) {
@@ -31,6 +29,19 @@ absl::Status CheckPlain(const fs::path& path, fs::file_type expected, std::strin
         what, " is not a ", expected == fs::file_type::directory ? "directory" : "regular file"));
   }
   return absl::OkStatus();
+}
+
+// A directory reached by a link may be replaced by, or lead to, anything: refuse instead of
+// following.
+absl::Status CheckPlain(const fs::path& path, fs::file_type expected, std::string_view what) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path, error);
+  return CheckIs(status, error, expected, what);
+}
+
+bool IsFolder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(fs::symlink_status(path, ignored));
 }
 
 // An entry that is not a plain file may be a version: a link to one is refused by name later on.
@@ -64,11 +75,51 @@ std::vector<std::string> EntriesOf(const fs::path& directory, std::error_code& e
   return names;
 }
 
-absl::StatusOr<std::vector<int64_t>> VersionsOf(const fs::path& repository,
-                                                const std::string& name) {
-  const fs::path directory = repository / name;
+Repository Repository::OfModel(Path folder, std::string name) {
+  Repository repository(std::move(folder));
+  repository.only_ = std::move(name);
+  return repository;
+}
+
+std::vector<std::string> Repository::Entries(std::error_code& error) const {
+  if (only_.empty()) return EntriesOf(folder_, error);
+  error.clear();
+  return {only_};
+}
+
+fs::path Repository::FolderOf(const std::string& name) const {
+  // A name that is not served is nowhere.
+  return only_.empty() || name != only_ ? folder_ / name : folder_;
+}
+
+fs::path Repository::FolderOf(const std::string& name, int64_t version) const {
+  return IsFlat() && name == only_ && version == 1 ? folder_ : FolderOf(name) / StrCat(version);
+}
+
+fs::file_status Repository::StatusOf(const std::string& name, std::error_code& error) const {
+  return only_.empty() ? fs::symlink_status(FolderOf(name), error)
+                       : fs::status(FolderOf(name), error);
+}
+
+// True if the folder of the one model is its version 1.
+bool Repository::IsFlat() const {
+  std::error_code ignored;
+  return !only_.empty() && fs::exists(fs::symlink_status(folder_ / "config.json", ignored));
+}
+
+absl::Status Repository::CheckModel(const std::string& name) const {
   const std::string what = StrCat("model '", name, "'");
-  DEEPPCR_RETURN_IF_ERROR(CheckPlain(directory, fs::file_type::directory, what));
+  if (!only_.empty() && name != only_) return absl::NotFoundError(StrCat(what, " is not there"));
+  std::error_code error;
+  const fs::file_status status = StatusOf(name, error);
+  return CheckIs(status, error, fs::file_type::directory, what);
+}
+
+absl::StatusOr<std::vector<int64_t>> Repository::VersionsOf(const std::string& name) const {
+  DEEPPCR_RETURN_IF_ERROR(CheckModel(name));
+  if (IsFlat()) return std::vector<int64_t>{1};
+  const std::string what = StrCat("model '", name, "'");
+  const fs::path directory = FolderOf(name);
   std::error_code error;
   std::vector<int64_t> versions;
   for (const std::string& entry : EntriesOf(directory, error)) {
@@ -82,24 +133,25 @@ absl::StatusOr<std::vector<int64_t>> VersionsOf(const fs::path& repository,
                                     "expected a directory named by a positive integer"));
 }
 
-absl::StatusOr<int64_t> LatestVersion(const fs::path& repository, const std::string& name) {
-  DEEPPCR_ASSIGN_OR_RETURN(const std::vector<int64_t> versions, VersionsOf(repository, name));
+absl::StatusOr<int64_t> Repository::LatestVersion(const std::string& name) const {
+  DEEPPCR_ASSIGN_OR_RETURN(const std::vector<int64_t> versions, VersionsOf(name));
   return versions.back();
 }
 
-absl::Status CheckVersion(const fs::path& repository, const std::string& name, int64_t version) {
-  const fs::path model = repository / name;
-  const std::string what = StrCat("model '", name, "'");
-  DEEPPCR_RETURN_IF_ERROR(CheckPlain(model, fs::file_type::directory, what));
-  const fs::path directory = model / StrCat(version);
-  const std::string version_what = StrCat(what, " version ", version);
-  DEEPPCR_RETURN_IF_ERROR(CheckPlain(directory, fs::file_type::directory, version_what));
+absl::Status Repository::CheckVersion(const std::string& name, int64_t version) const {
+  DEEPPCR_RETURN_IF_ERROR(CheckModel(name));
+  const fs::path directory = FolderOf(name, version);
+  const std::string what = StrCat("model '", name, "' version ", version);
+  const bool is_flat = !only_.empty() && directory == folder_;
+  if (!is_flat) DEEPPCR_RETURN_IF_ERROR(CheckPlain(directory, fs::file_type::directory, what));
   std::error_code error;
   for (const std::string& entry : EntriesOf(directory, error)) {
-    DEEPPCR_RETURN_IF_ERROR(CheckPlain(directory / entry, fs::file_type::regular,
-                                       StrCat(version_what, ": ", Quoted(entry))));
+    const fs::path path = directory / entry;
+    if (is_flat && (entry.front() == '.' || IsFolder(path))) continue;
+    DEEPPCR_RETURN_IF_ERROR(
+        CheckPlain(path, fs::file_type::regular, StrCat(what, ": ", Quoted(entry))));
   }
-  return error ? CannotRead(version_what, error) : absl::OkStatus();
+  return error ? CannotRead(what, error) : absl::OkStatus();
 }
 
 absl::Status AsLoadError(const absl::Status& status, std::string_view directory,

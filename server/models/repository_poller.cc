@@ -45,7 +45,7 @@ bool IsGone(const fs::path& path) {
 
 void RepositoryPoller::Poll() {
   std::error_code error;
-  const std::vector<std::string> names = EntriesOf(repository_, error);
+  const std::vector<std::string> names = repository_.Entries(error);
   if (error || std::ranges::none_of(names, [&](const auto& name) { return IsModel(name); })) return;
   const std::set<Version> chosen = Chosen(names);
   // What is neither chosen nor listed is forgotten, and new if it comes again. A version that is
@@ -64,7 +64,7 @@ std::set<RepositoryPoller::Version> RepositoryPoller::Chosen(
   std::set<Version> chosen;
   for (const std::string& name : names) {
     if (!IsModel(name)) continue;
-    const auto on_disk = VersionsOf(repository_, name);
+    const auto on_disk = repository_.VersionsOf(name);
     if (!on_disk.ok()) continue;
     for (const int64_t version : versions_.For(name).Choose(*on_disk))
       chosen.emplace(name, version);
@@ -74,7 +74,7 @@ std::set<RepositoryPoller::Version> RepositoryPoller::Chosen(
 
 void RepositoryPoller::Follow(const Version& version) {
   const auto& [name, number] = version;
-  std::string files = FilesOf(fs::path(repository_) / name / StrCat(number));
+  std::string files = FilesOf(repository_.FolderOf(name, number));
   const auto [found, is_new] = seen_.try_emplace(version);
   Seen& seen = found->second;
   // What the start has loaded is not loaded again for its own sake. What it tried in vain may have
@@ -96,7 +96,7 @@ void RepositoryPoller::Follow(const Version& version) {
 bool RepositoryPoller::IsModel(const std::string& name) const {
   std::error_code error;
   return name.front() != '.' && CheckModelName(name).ok() &&
-         fs::is_directory(fs::path(repository_) / name, error);
+         fs::is_directory(repository_.FolderOf(name), error);
 }
 
 void RepositoryPoller::UnloadAbsent() {
@@ -104,8 +104,8 @@ void RepositoryPoller::UnloadAbsent() {
   std::vector<Version> gone;
   for (const ModelStatus& status : store_.List()) {
     const Version version(status.name, status.version);
-    fs::path path = fs::path(repository_) / status.name;
-    if (status.version != 0) path /= StrCat(status.version);
+    const fs::path path = status.version == 0 ? repository_.FolderOf(status.name)
+                                              : repository_.FolderOf(status.name, status.version);
     if (!IsGone(path)) {
       absent_.erase(version);
     } else if (++absent_[version] >= kLooksOfAbsence) {

@@ -24,7 +24,7 @@ namespace deeppcr {
 class RepositoryPoller {
  public:
   // The store outlives this object.
-  RepositoryPoller(std::string repository, VersionPolicies versions, ModelStore& store)
+  RepositoryPoller(Repository repository, VersionPolicies versions, ModelStore& store)
       : repository_(std::move(repository)), versions_(std::move(versions)), store_(store) {}
 
   // Looks once. A repository that cannot be read, or has no model at all as one that is not
@@ -43,7 +43,7 @@ class RepositoryPoller {
   void Follow(const Version& version);
   void UnloadAbsent();
 
-  const std::string repository_;
+  const Repository repository_;
   const VersionPolicies versions_;
   ModelStore& store_;
   std::map<Version, Seen> seen_;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -15,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/schedule/client_account.h"
 
 namespace deeppcr {
 
@@ -23,8 +25,9 @@ enum class Role : uint8_t { kInfer, kAdmin };
 
 struct AuthorizerOptions {
   // A file with a role and a token on each line, "infer TOKEN" or "admin TOKEN", tokens of
-  // kMinTokenBytes..kMaxTokenBytes characters of [A-Za-z0-9._~+/=-]; empty lines and lines that
-  // begin with # mean nothing. Empty: calls need no token.
+  // kMinTokenBytes..kMaxTokenBytes characters of [A-Za-z0-9._~+/=-]. After a blank may follow
+  // "name=NAME", as models are named, and "share=S", of (0, 1]: tokens of one name are one client,
+  // of one share. Empty lines and lines that begin with # mean nothing. Empty: calls need no token.
   std::string token_file;
   // The names of client certificates whose owners are kAdmin.
   std::set<std::string, std::less<>> admin_names;
@@ -61,16 +64,30 @@ class Authorizer {
   // Who calls with this header of a call that passed Check: callers of one token are one. Empty
   // where calls need no token. Errors: kInternal.
   absl::StatusOr<std::string> Identify(std::string_view header) const;
+  // The account of the client that calls with this header; null if its token has no name. Accounts
+  // last as long as the authorizer, also while their shares change.
+  std::shared_ptr<ClientAccount> ClientOf(std::string_view header) const;
+  // Who calls, in words for the log; tells no token.
+  std::string Describe(const Shown& shown) const;
 
  private:
-  // Roles by the SHA-256 of the token: how long a comparison takes tells nothing about a token.
-  using Tokens = std::map<std::string, Role>;
+  // What a token grants.
+  struct Grant {
+    Role role = Role::kInfer;
+    std::string name;  // of the client; empty: none
+    double share = 1;
+    bool operator==(const Grant&) const = default;
+  };
+  // Grants by the SHA-256 of the token: how long a comparison takes tells nothing about a token.
+  using Tokens = std::map<std::string, Grant>;
   static absl::StatusOr<Tokens> Parse(std::string_view text, const std::string& path);
+  const Grant* Find(std::string_view header) const;
 
   const AuthorizerOptions options_;
   std::mutex reading_;  // one Reload at a time: an older file must not be published last
   mutable std::mutex mutex_;
   Tokens tokens_;
+  std::map<std::string, std::shared_ptr<ClientAccount>, std::less<>> accounts_;
 };
 
 }  // namespace deeppcr

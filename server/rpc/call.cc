@@ -57,7 +57,7 @@ void Call::OnDone() {
   ServiceContext& context = context_;
   context.replies.Remove(&unread_);
   ReportStages();
-  if (held_bytes_ > 0) context.batcher.ReturnBytes(held_bytes_);
+  if (held_bytes_ > 0) context.batcher.ReturnBytes(held_bytes_, client_.get());
   context.small_reply_bytes.fetch_sub(small_reply_bytes_);
   context.metrics.in_flight(method_).Decrement();
   delete this;
@@ -70,6 +70,16 @@ std::string_view Call::Header() const {
   // gRPC makes a map of the metadata for whoever asks for it.
   if (!context_.authorizer.enabled()) return {};
   return AuthorizationIn(rpc_->client_metadata());
+}
+
+void Call::LogAdministration(const absl::Status& status) const {
+  context_.logger.Log(LogLevel::kInfo, "administration",
+                      {{"method", NameOf(method_)},
+                       {"model", model_},
+                       {"version", version_},
+                       {"caller", DescribeCaller(context_.authorizer, *rpc_)},
+                       {"peer", rpc_->peer()},
+                       {"code", StatusCodeName(status.code())}});
 }
 
 absl::Status Call::Authorize() const { return CheckCaller(context_.authorizer, *rpc_, role_); }
@@ -164,7 +174,7 @@ grpc::ByteBuffer Serialize(const google::protobuf::Message& message) {
 }
 
 absl::Status Call::HoldBytes(int64_t bytes) {
-  DEEPPCR_RETURN_IF_ERROR(context_.batcher.TakeBytes(bytes));
+  DEEPPCR_RETURN_IF_ERROR(context_.batcher.TakeBytes(bytes, client_.get()));
   held_bytes_ += bytes;
   return absl::OkStatus();
 }
@@ -199,8 +209,10 @@ void Call::Refuse(const absl::Status& error) {
 
 // A stream of requests has trailers only once; there the error's message says how long the queue
 // is.
-void Call::SendDepth(int64_t depth) {
-  if (!responder_->in_turns()) rpc_->AddTrailingMetadata("deeppcr-queue-depth", StrCat(depth));
+void Call::SendDepth(int64_t depth, double predicted_wait) {
+  if (responder_->in_turns()) return;
+  rpc_->AddTrailingMetadata("deeppcr-queue-depth", StrCat(depth));
+  rpc_->AddTrailingMetadata("deeppcr-predicted-wait-seconds", StrCat(predicted_wait));
 }
 
 void Call::Complete(const absl::Status& status, const google::protobuf::Message* reply) {

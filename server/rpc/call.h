@@ -49,6 +49,7 @@ class Call : public CallEvents {
   template <typename Request>
   absl::Status Receive(Request* request) {
     DEEPPCR_RETURN_IF_ERROR(Authorize());
+    client_ = context_.authorizer.ClientOf(Header());
     DEEPPCR_RETURN_IF_ERROR(Parse(request));
     if constexpr (requires { request->model(); }) {
       NoteModel(request->model());
@@ -97,7 +98,7 @@ class Call : public CallEvents {
   // Completes with the error, which names model and request if the request is at fault.
   void Refuse(const absl::Status& error);
   // Tells a client that is refused how long the queue is, for its back-off.
-  void SendDepth(int64_t depth);
+  void SendDepth(int64_t depth, double predicted_wait);
 
   // Who calls; see Authorizer::Identify.
   absl::StatusOr<std::string> Caller() const { return context_.authorizer.Identify(Header()); }
@@ -105,6 +106,9 @@ class Call : public CallEvents {
   // Frees memory that the reply does not need. Called before the reply is sent: from then on the
   // client decides how long the call lasts.
   virtual void FreeRequest() {}
+
+  // Writes who has changed which models are loaded, or tried to.
+  void LogAdministration(const absl::Status& status) const;
 
   // Counts bytes against the budget of all requests and replies until OnDone.
   // Errors: kResourceExhausted.
@@ -128,10 +132,11 @@ class Call : public CallEvents {
   int64_t num_samples_ = 0;
   std::string_view solver_;  // resolved; static storage
   JobTimings timings_;
-  bool goes_back_ = false;         // the call asks for gradients
-  int64_t parsed_bytes_ = 0;       // of the request's data and unknown fields, at most
-  int64_t held_bytes_ = 0;         // part of the batcher's budget
-  int64_t small_reply_bytes_ = 0;  // part of small_reply_bytes
+  bool goes_back_ = false;                 // the call asks for gradients
+  int64_t parsed_bytes_ = 0;               // of the request's data and unknown fields, at most
+  std::shared_ptr<ClientAccount> client_;  // null: of no named client
+  int64_t held_bytes_ = 0;                 // part of the batcher's budget, and of the client's
+  int64_t small_reply_bytes_ = 0;          // part of small_reply_bytes
   bool answers_always_ = false;
   Role role_ = Role::kInfer;  // the role that a caller needs
 

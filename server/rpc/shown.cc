@@ -51,6 +51,13 @@ bool IsOfAdminSocket(std::string_view address, const grpc::AuthContext& peer) {
   return std::ranges::any_of(types, [](const auto& type) { return View(type) == "local"; });
 }
 
+// Lives as long as both.
+Shown ShownBy(const grpc::ServerContextBase& rpc, const grpc::AuthContext& peer) {
+  return {.header = AuthorizationIn(rpc.client_metadata()),
+          .names = NamesOf(peer),
+          .admin_socket = IsOfAdminSocket(rpc.peer(), peer)};
+}
+
 }  // namespace
 
 std::string_view AuthorizationIn(const CallMetadata& metadata) {
@@ -62,10 +69,12 @@ absl::Status CheckCaller(const Authorizer& authorizer, const grpc::ServerContext
   // The way to the rest is long, and most servers' calls need not go it.
   if (authorizer.IsOpen(needed)) return absl::OkStatus();
   const std::shared_ptr<const grpc::AuthContext> peer = rpc.auth_context();
-  return authorizer.Check({.header = AuthorizationIn(rpc.client_metadata()),
-                           .names = NamesOf(*peer),
-                           .admin_socket = IsOfAdminSocket(rpc.peer(), *peer)},
-                          needed);
+  return authorizer.Check(ShownBy(rpc, *peer), needed);
+}
+
+std::string DescribeCaller(const Authorizer& authorizer, const grpc::ServerContextBase& rpc) {
+  const std::shared_ptr<const grpc::AuthContext> peer = rpc.auth_context();
+  return authorizer.Describe(ShownBy(rpc, *peer));
 }
 
 grpc::Status TokenGate::Process(const InputMetadata& metadata, grpc::AuthContext* peer,

@@ -5,6 +5,7 @@
 // What callers show of themselves, as gRPC tells it.
 
 #include <map>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -25,6 +26,9 @@ std::string_view AuthorizationIn(const CallMetadata& metadata);
 // Authorizer::Check of the caller of `rpc`.
 absl::Status CheckCaller(const Authorizer& authorizer, const grpc::ServerContextBase& rpc,
                          Role needed);
+
+// Authorizer::Describe of the caller of `rpc`.
+std::string DescribeCaller(const Authorizer& authorizer, const grpc::ServerContextBase& rpc);
 
 // Refuses calls that may not be made at their headers: without it gRPC would first wait for their
 // messages, and hold what has come of them. Looks at methods of ours only: health checks and

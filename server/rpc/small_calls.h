@@ -68,6 +68,7 @@ class AdminCall final : public UnaryCall {
       model_metrics_ = before->metrics;
     Reply reply;
     const absl::Status status = work(request_, &reply);
+    LogAdministration(status);
     // What was done is told, whatever the replies of others hold.
     if (status.ok()) HoldSmallReply(reply).IgnoreError();
     Complete(status, &reply);

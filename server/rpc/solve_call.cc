@@ -40,6 +40,13 @@ bool IsShort(const Plan& plan, const ResolvedOptions& options, int64_t samples, 
          bytes <= kShortBytes;
 }
 
+double ExpectedSeconds(const Plan& plan, const ResolvedOptions& options, int64_t samples) {
+  const PlanEntry& full = plan.entries.back();
+  const bool by_sequential = options.solver == "sequential" || full.parallel_seconds == 0;
+  const double seconds = by_sequential ? full.sequential_seconds : full.parallel_seconds;
+  return seconds / static_cast<double>(full.max_samples) * static_cast<double>(samples);
+}
+
 void ObserveReports(std::span<const SampleReport> reports, const ServedModel& model,
                     std::string_view solver, std::string_view request_id,
                     const SolverSeries& series, Logger& logger) {

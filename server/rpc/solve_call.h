@@ -31,6 +31,9 @@ absl::Status InField(std::string_view field, const absl::Status& status);
 // sequential solver takes is known beforehand. bytes: those of the request and its reply.
 bool IsShort(const Plan& plan, const ResolvedOptions& options, int64_t samples, int64_t bytes);
 
+// The seconds that so many samples take in a full batch, by the plan; 0 where it does not say.
+double ExpectedSeconds(const Plan& plan, const ResolvedOptions& options, int64_t samples);
+
 // Counts what the samples cost, and logs those that fell back.
 void ObserveReports(std::span<const SampleReport> reports, const ServedModel& model,
                     std::string_view solver, std::string_view request_id,
@@ -106,7 +109,7 @@ class SolveCall final : public Call,
     if constexpr (kGoesBack) {
       if (status.ok() && goes_back_) status = method_.way_back()->Judge(input_.options);
     }
-    const bool shadowed = status.ok() && context_.shadow.Sample();
+    const bool shadowed = status.ok() && context_.shadow.Sample(*model);
     // Copied before the states are given away, after which they may be gone.
     std::optional<OwnedBackwardSample> pair;
     if (shadowed && goes_back_) pair = FirstOf(back_item);
@@ -312,6 +315,8 @@ class SolveCall final : public Call,
                      " has no gradients by its parameters; start the server with --backend=cpu"));
       }
     }
+    expected_seconds = ExpectedSeconds(system->plan(), options, work());
+    client = client_;
     run_inline = !goes_back_ && IsShort(system->plan(), options, samples, Bytes());
     series_ = model_metrics_->ForSolver(options.solver, goes_back_         ? Method::kGradient
                                                         : input_.generates ? Method::kGenerate
@@ -325,7 +330,8 @@ class SolveCall final : public Call,
     const int64_t taken = bytes;
     const absl::Status status = context_.batcher.Enqueue(this);
     if (!status.ok()) held_bytes_ -= taken;
-    if (absl::IsResourceExhausted(status)) SendDepth(context_.batcher.Depth(*model));
+    if (absl::IsResourceExhausted(status))
+      SendDepth(context_.batcher.Depth(*model), predicted_wait());
     return status;
   }
 

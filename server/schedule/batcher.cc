@@ -126,17 +126,26 @@ void Batcher::DropExpired(const JobList& expired) {
 // The caller holds mutex_.
 absl::Status Batcher::Admit(Job* job, JobList* expired) {
   if (stopping_) return Stopping();
-  if (absl::Status status = CheckBytes(job->bytes); !status.ok()) return status;
+  if (absl::Status status = CheckBytes(job->bytes, job->client.get()); !status.ok()) return status;
   const bool others_wait = !schedule_.empty();
   if (absl::Status status = schedule_.Admit(job, Clock::now(), expired); !status.ok())
     return status;
-  bytes_ += job->bytes;
+  AddBytes(job->bytes, job->client.get());
   if (idle_token_ != nullptr && (sleeping_ == 0 || others_wait)) idle_token_->Cancel();
   return absl::OkStatus();
 }
 
 // The caller holds mutex_.
-absl::Status Batcher::CheckBytes(int64_t bytes) const {
+absl::Status Batcher::CheckBytes(int64_t bytes, const ClientAccount* client) const {
+  if (client != nullptr && bytes > 0) {
+    const int64_t own = client->bytes.load();
+    const auto share =
+        static_cast<int64_t>(client->share.load() * static_cast<double>(options_.max_bytes));
+    if (own > 0 && own + bytes > share)
+      return absl::ResourceExhaustedError(
+          StrCat("requests of client '", client->name, "' in progress hold ", own,
+                 " bytes; this one needs ", bytes, ", its share is ", share));
+  }
   const int64_t held = bytes_.load();
   const bool fits = bytes == 0 || held == 0 || held + bytes <= options_.max_bytes;
   if (fits) return absl::OkStatus();
@@ -145,10 +154,15 @@ absl::Status Batcher::CheckBytes(int64_t bytes) const {
                                              options_.max_bytes));
 }
 
-absl::Status Batcher::TakeBytes(int64_t bytes) {
+void Batcher::AddBytes(int64_t bytes, ClientAccount* client) {
+  bytes_ += bytes;
+  if (client != nullptr) client->bytes += bytes;
+}
+
+absl::Status Batcher::TakeBytes(int64_t bytes, ClientAccount* client) {
   std::lock_guard<std::mutex> lock(mutex_);
-  absl::Status status = CheckBytes(bytes);
-  if (status.ok()) bytes_ += bytes;
+  absl::Status status = CheckBytes(bytes, client);
+  if (status.ok()) AddBytes(bytes, client);
   return status;
 }
 
@@ -200,8 +214,7 @@ bool Batcher::TakeNow(Worker* worker, Work* work) {
     work->Begin(now);
     worker->Begin(*work);
     // This worker may have been the one that would have woken up in time for another batch.
-    const bool timed = options_.schedule.max_delay.count() > 0;
-    if (timed && sleeping_ > 0 && !schedule_.empty()) wake_.notify_one();
+    if (sleeping_ > 0 && schedule_.Delays()) wake_.notify_one();
     return true;
   }
   if (idle_task_ == nullptr || !schedule_.empty()) return false;
@@ -233,7 +246,9 @@ bool Batcher::Release(Worker* worker, const Work& work, double seconds) {
   schedule_.Finish(work.batch, seconds);
   // If the inline job expired before it ran, the caller's slot was never taken.
   if (!work.batch.jobs.empty()) worker->running.clear();
-  const bool others_waited = worker == &caller_ || options_.schedule.max_instances > 0;
+  const bool others_waited =
+      worker == &caller_ ||
+      (!work.batch.jobs.empty() && schedule_.LimitsInstances(*work.batch.jobs.front()->model));
   return others_waited && sleeping_ > 0 && !schedule_.empty();
 }
 
@@ -382,7 +397,7 @@ bool Batcher::TakeInBetween(const ServedModel& lender, Worker* worker, Work* wor
 
 void Batcher::RunIdle(Work* work) { work->idle(*work->idle_token); }
 
-void Batcher::ReturnBytes(int64_t bytes) { bytes_ -= bytes; }
+void Batcher::ReturnBytes(int64_t bytes, ClientAccount* client) { AddBytes(-bytes, client); }
 
 // Wakes by the clock alone: each arrival would pay for waking this thread.
 void Batcher::Sweep() {

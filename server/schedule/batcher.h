@@ -54,11 +54,12 @@ class Batcher {
   // after Shutdown, is dropped and gives false.
   bool OfferIdleTask(IdleTask task);
 
-  // Takes bytes for memory that no job stands for. Errors: kResourceExhausted.
-  absl::Status TakeBytes(int64_t bytes);
+  // Takes bytes for memory that no job stands for, of this client if it has a name. Errors:
+  // kResourceExhausted.
+  absl::Status TakeBytes(int64_t bytes, ClientAccount* client = nullptr);
   // Returns the bytes of TakeBytes, or of an accepted job once its request and reply are gone from
   // memory: a finished reply that its client does not read still takes room.
-  void ReturnBytes(int64_t bytes);
+  void ReturnBytes(int64_t bytes, ClientAccount* client = nullptr);
 
   // Lets no batch wait for more requests to come from now on; for draining.
   void Flush();
@@ -101,7 +102,8 @@ class Batcher {
   bool Release(Worker* worker, const Work& work, double seconds);
   static void DropExpired(const JobList& expired);
   absl::Status Admit(Job* job, JobList* expired);
-  absl::Status CheckBytes(int64_t bytes) const;
+  absl::Status CheckBytes(int64_t bytes, const ClientAccount* client) const;
+  void AddBytes(int64_t bytes, ClientAccount* client);
   void Compute(Worker* worker, Work* work);
   static absl::Status Solve(Work* work);
   void GoBack(Worker* worker, Work* work);

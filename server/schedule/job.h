@@ -65,8 +65,11 @@ class Job {
   std::optional<BackwardOptions> back;  // set: the job goes back once its states are known
   bool solves = true;                   // false: its states are known before, and it goes back only
   int64_t samples = 1;
-  int64_t bytes = 0;             // request and reply; given back by ReturnBytes
-  CancelToken* token = nullptr;  // never null
+  double expected_seconds = 0;            // its part of a full batch, as planned; 0: not known
+  bool may_wait_long = false;             // whatever wait is predicted, it is taken
+  std::shared_ptr<ClientAccount> client;  // null: of no named client
+  int64_t bytes = 0;                      // request and reply; given back by ReturnBytes
+  CancelToken* token = nullptr;           // never null
 
   RunItem run_item;
   BackwardItem back_item;  // columns: constant from Enqueue on
@@ -81,10 +84,13 @@ class Job {
   }
 
   CancelToken::Clock::time_point enqueued() const { return enqueued_; }
+  // The seconds that it was expected to wait when it came.
+  double predicted_wait() const { return predicted_wait_; }
 
  private:
   friend class Schedule;
   CancelToken::Clock::time_point enqueued_;
+  double predicted_wait_ = 0;
 };
 
 }  // namespace deeppcr

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_format.h"
+#include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 
 namespace deeppcr {
@@ -19,9 +22,20 @@ bool IsShort(const Job& job) { return job.work() <= job.model->model->info().max
 void Reset(Schedule::Batch* batch) {
   batch->jobs.clear();
   batch->expired.clear();
-  batch->samples = batch->work = 0;
-  batch->charged = 0;
+  batch->samples = batch->work = batch->ticket = 0;
+  batch->charged = batch->cost = 0;
 }
+
+// Where no plan tells what a job costs, all work of a model costs the same.
+double CostOf(const Job& job) {
+  return job.expected_seconds > 0 ? job.expected_seconds : static_cast<double>(job.work());
+}
+
+double SecondsOf(Schedule::TimePoint::duration time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+std::string InSeconds(double seconds) { return absl::StrFormat("%.3g s", seconds); }
 
 }  // namespace
 
@@ -32,25 +46,24 @@ absl::Status ExpiredStatus(const CancelToken& token, CancelToken::Clock::time_po
   return absl::CancelledError("cancelled before it was computed");
 }
 
+ScheduleOptions OptionsFor(const ServedModel& model, ScheduleOptions options) {
+  const ServingSettings& own = model.serving;
+  options.max_queue_samples = own.max_queue.value_or(options.max_queue_samples);
+  options.max_queue_seconds = own.max_queue_seconds.value_or(options.max_queue_seconds);
+  options.max_delay = own.max_delay.value_or(options.max_delay);
+  options.max_instances = own.max_instances.value_or(options.max_instances);
+  return options;
+}
+
 absl::Status Schedule::Admit(Job* job, TimePoint now, JobList* expired) {
   if (HasExpired(*job, now)) return ExpiredStatus(*job->token, now);
   ModelQueue& queue = job->model->queue;
-  const auto too_deep = [&] {
-    return queue.samples > 0 && queue.samples + job->samples > options_.max_queue_samples;
-  };
-  // Only a full queue is searched for expired jobs; otherwise they are found when they are taken.
-  if (too_deep()) {
-    RemoveExpiredOf(queue, now, expired);
-    ForgetEmptyQueues();
-  }
-  if (too_deep()) {
-    return absl::ResourceExhaustedError(StrCat("the queue of model '", job->model->name, "' holds ",
-                                               queue.samples, " samples; this request has ",
-                                               job->samples, ", the limit is ",
-                                               options_.max_queue_samples));
-  }
+  DEEPPCR_RETURN_IF_ERROR(CheckDepth(*job, now, expired));
+  DEEPPCR_RETURN_IF_ERROR(CheckShare(*job));
+  job->predicted_wait_ = PredictWait(*job, now);
+  DEEPPCR_RETURN_IF_ERROR(CheckWait(*job, now));
   job->enqueued_ = now;
-  AddWaiting(*job, job->samples);
+  AddWaiting(*job, 1);
   if (queue.jobs.empty()) {
     queue.used_seconds = std::max(queue.used_seconds, virtual_time_);
     queue.start_by = TimePoint::max();
@@ -61,12 +74,133 @@ absl::Status Schedule::Admit(Job* job, TimePoint now, JobList* expired) {
   return absl::OkStatus();
 }
 
+// Only a full queue is searched for expired jobs; otherwise they are found when they are taken.
+absl::Status Schedule::CheckDepth(const Job& job, TimePoint now, JobList* expired) {
+  ModelQueue& queue = job.model->queue;
+  const int64_t limit = OptionsFor(*job.model, options_).max_queue_samples;
+  const auto too_deep = [&] {
+    return queue.waiting.samples > 0 && queue.waiting.samples + job.samples > limit;
+  };
+  if (too_deep()) {
+    RemoveExpiredOf(queue, now, expired);
+    ForgetEmptyQueues();
+  }
+  if (!too_deep()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(StrCat("the queue of model '", job.model->name, "' holds ",
+                                             queue.waiting.samples, " samples; this request has ",
+                                             job.samples, ", the limit is ", limit));
+}
+
+// Bounds what one client has in the queue. A client of which nothing waits may ask for anything.
+absl::Status Schedule::CheckShare(const Job& job) const {
+  if (job.client == nullptr) return absl::OkStatus();
+  const ModelQueue& queue = job.model->queue;
+  const auto found = queue.clients.find(job.client.get());
+  if (found == queue.clients.end()) return absl::OkStatus();
+  const ModelQueue::Waiting& own = found->second;
+  const ScheduleOptions options = OptionsFor(*job.model, options_);
+  const double share = job.client->share.load();
+  const double samples = share * static_cast<double>(options.max_queue_samples);
+  if (static_cast<double>(own.samples + job.samples) > samples)
+    return absl::ResourceExhaustedError(StrCat("client '", job.client->name, "' has ", own.samples,
+                                               " samples in the queue of model '", job.model->name,
+                                               "'; this request has ", job.samples,
+                                               ", its share is ", static_cast<int64_t>(samples)));
+  const double seconds =
+      own.cost * queue.seconds_per_cost.value() / static_cast<double>(options_.workers);
+  const double limit = share * options.max_queue_seconds;
+  if (limit == 0 || seconds <= limit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      StrCat("client '", job.client->name, "' has work for about ", InSeconds(seconds),
+             " in the queue of model '", job.model->name, "'; its share is ", InSeconds(limit)));
+}
+
+absl::Status Schedule::CheckWait(const Job& job, TimePoint now) const {
+  const double wait = job.predicted_wait_;
+  if (wait == 0 || job.may_wait_long) return absl::OkStatus();
+  const auto refuse = [&](std::string_view what, double seconds) {
+    return absl::ResourceExhaustedError(StrCat("a request for model '", job.model->name,
+                                               "' would wait about ", InSeconds(wait), " now; ",
+                                               what, " ", InSeconds(seconds)));
+  };
+  const double limit = OptionsFor(*job.model, options_).max_queue_seconds;
+  if (limit > 0 && wait > limit) return refuse("the limit is", limit);
+  const TimePoint deadline = job.token->deadline();
+  if (deadline == TimePoint::max() || wait < SecondsOf(deadline - now)) return absl::OkStatus();
+  return refuse("its deadline is in", SecondsOf(deadline - now));
+}
+
+// The seconds from now until a batch with this job would begin.
+double Schedule::PredictWait(const Job& job, TimePoint now) const {
+  const ServedModel& model = *job.model;
+  const bool worker_is_free = static_cast<int>(running_.size()) < options_.workers;
+  const bool may_start = worker_is_free && HasInstance(model);
+  if (may_start && ready_.empty()) return 0;
+  const double own = WorkAhead(job);
+  double wait = UntilFree(job, now, nullptr, options_.workers, own + OthersAhead(model, own));
+  const int instances = OptionsFor(model, options_).max_instances;
+  if (instances > 0 && instances < options_.workers)
+    wait = std::max(wait, UntilFree(job, now, &model, instances, own));
+  return wait;
+}
+
+// The seconds of work in the batches of the job's own model that begin before its own.
+double Schedule::WorkAhead(const Job& job) const {
+  const ModelQueue& queue = job.model->queue;
+  if (queue.jobs.empty()) return 0;
+  const double seconds = queue.waiting.cost * queue.seconds_per_cost.value();
+  // The job shares a batch with those that came last.
+  const int64_t full = job.model->model->info().max_batch_size;
+  const int64_t all = queue.waiting.samples;
+  if (!job.GoesWith(*queue.jobs.back()) || job.work() > full) return seconds;
+  const int64_t before = (all + job.samples - 1) / full * full;
+  return seconds * std::min(1.0, static_cast<double>(before) / static_cast<double>(all));
+}
+
+// The seconds that other models are served until this one has had so many.
+double Schedule::OthersAhead(const ServedModel& model, double own_seconds) const {
+  const ModelQueue& queue = model.queue;
+  const double used =
+      queue.jobs.empty() ? std::max(queue.used_seconds, virtual_time_) : queue.used_seconds;
+  const double until = used + own_seconds / model.serving.weight;
+  double seconds = 0;
+  for (const auto& other : ready_) {
+    if (other.get() == &model) continue;
+    const ModelQueue& its = other->queue;
+    seconds += std::clamp((until - its.used_seconds) * other->serving.weight, 0.0,
+                          its.waiting.cost * its.seconds_per_cost.value());
+  }
+  return seconds;
+}
+
+// The seconds until one of `slots` is free after `ahead` seconds of work: workers, or instances of
+// this model.
+double Schedule::UntilFree(const Job& job, TimePoint now, const ServedModel* of, int slots,
+                           double ahead) const {
+  absl::InlinedVector<double, 32> busy;
+  for (const Running& batch : running_) {
+    if (of != nullptr && batch.model != of) continue;
+    const bool waits_for_it = !batch.lends || !IsShort(job);
+    busy.push_back(waits_for_it ? std::max(0.0, SecondsOf(batch.end - now)) : 0.0);
+  }
+  // What is computed where it arrived takes no worker.
+  std::ranges::sort(busy, std::greater());
+  busy.resize(static_cast<size_t>(slots));
+  return SecondsUntilFree({busy.data(), busy.size()}, ahead);
+}
+
+bool Schedule::Delays() const {
+  return std::ranges::any_of(ready_, [this](const auto& model) {
+    return OptionsFor(*model, options_).max_delay.count() > 0;
+  });
+}
+
 void Schedule::RemoveExpiredOf(ModelQueue& queue, TimePoint now, JobList* expired) {
   std::deque<Job*>& jobs = queue.jobs;
   const auto first_expired = std::stable_partition(
       jobs.begin(), jobs.end(), [&](const Job* job) { return !HasExpired(*job, now); });
   if (first_expired == jobs.end()) return;
-  for (auto it = first_expired; it != jobs.end(); ++it) AddWaiting(**it, -(*it)->samples);
+  for (auto it = first_expired; it != jobs.end(); ++it) AddWaiting(**it, -1);
   expired->insert(expired->end(), first_expired, jobs.end());
   jobs.erase(first_expired, jobs.end());
   queue.start_by = TimePoint::max();
@@ -83,25 +217,39 @@ void Schedule::ForgetEmptyQueues() {
 }
 
 // The gauge is shared by all loads of a version, so it takes changes and no totals.
-void Schedule::AddWaiting(const Job& job, int64_t change) {
-  job.model->queue.samples += change;
+void Schedule::AddWaiting(const Job& job, int sign) {
+  ModelQueue& queue = job.model->queue;
+  const int64_t samples = sign * job.samples;
+  const auto add = [&](ModelQueue::Waiting& to) {
+    to.samples += samples;
+    // Sums of what comes and goes would drift.
+    to.cost = to.samples == 0 ? 0 : to.cost + sign * CostOf(job);
+  };
+  add(queue.waiting);
+  if (job.client != nullptr) {
+    ModelQueue::Waiting& own = queue.clients[job.client.get()];
+    add(own);
+    if (own.samples == 0) queue.clients.erase(job.client.get());
+  }
   if (job.model->metrics == nullptr) return;
-  job.model->metrics->queue_samples->Increment(static_cast<double>(change));
+  job.model->metrics->queue_samples->Increment(static_cast<double>(samples));
 }
 
-bool Schedule::HasInstance(const ModelQueue& queue, int pausing) const {
-  return options_.max_instances == 0 || queue.instances - pausing < options_.max_instances;
+bool Schedule::HasInstance(const ServedModel& model, int pausing) const {
+  const int limit = OptionsFor(model, options_).max_instances;
+  return limit == 0 || model.queue.instances - pausing < limit;
 }
 
 Schedule::TimePoint Schedule::StartOf(const ServedModel& model) const {
-  const bool full = model.queue.samples >= model.model->info().max_batch_size;
+  const bool full = model.queue.waiting.samples >= model.model->info().max_batch_size;
   return full || flushing_ ? model.queue.jobs.front()->enqueued_ : model.queue.start_by;
 }
 
 // Hastens the next batch of the queue, so that this job does not wait for longer than it should.
 void Schedule::HastenFor(const Job& job, ModelQueue* queue) const {
   const TimePoint::duration half = (job.token->deadline() - job.enqueued_) / 2;
-  const TimePoint::duration wait = std::min<TimePoint::duration>(options_.max_delay, half);
+  const TimePoint::duration wait =
+      std::min<TimePoint::duration>(OptionsFor(*job.model, options_).max_delay, half);
   queue->start_by =
       std::min(queue->start_by, job.enqueued_ + (job.allow_delay ? wait : wait.zero()));
 }
@@ -111,7 +259,7 @@ Schedule::Models::iterator Schedule::PickModel(TimePoint now, const ServedModel*
   auto best = ready_.end();
   for (auto it = ready_.begin(); it != ready_.end(); ++it) {
     const ModelQueue& queue = (*it)->queue;
-    if (!HasInstance(queue, it->get() == lender ? 1 : 0) || StartOf(**it) > now) continue;
+    if (!HasInstance(**it, it->get() == lender ? 1 : 0) || StartOf(**it) > now) continue;
     const bool has_short = std::ranges::any_of(
         queue.jobs, [&](const Job* job) { return IsShort(*job) && !HasExpired(*job, now); });
     if (lender != nullptr && !has_short) continue;
@@ -157,16 +305,31 @@ void Schedule::TakeBatch(Models::iterator picked, TimePoint now, bool only_short
       batch->jobs.push_back(job);
       batch->samples += job->samples;
       batch->work += job->work();
+      batch->cost += CostOf(*job);
     } else {
       HastenFor(*job, &model->queue);
       jobs[kept++] = job;
       continue;
     }
-    AddWaiting(*job, -job->samples);
+    AddWaiting(*job, -1);
   }
   jobs.resize(kept);
   if (kept > 0) ready_.push_back(model);
-  if (!batch->jobs.empty()) Charge(batch);
+  if (batch->jobs.empty()) return;
+  Charge(batch);
+  // A batch in a pause of another has no worker of its own.
+  if (!only_short) NoteRunning(now, batch);
+}
+
+void Schedule::NoteRunning(TimePoint now, Batch* batch) {
+  const Job& first = *batch->jobs.front();
+  const double expected = batch->cost * first.model->queue.seconds_per_cost.value();
+  batch->ticket = ++last_ticket_;
+  running_.push_back({.ticket = batch->ticket,
+                      .model = first.model.get(),
+                      .end = now + std::chrono::duration_cast<TimePoint::duration>(
+                                       std::chrono::duration<double>(expected)),
+                      .lends = first.back.has_value()});
 }
 
 // Charges a batch in advance, so that several free workers do not all take the same model. A
@@ -174,7 +337,8 @@ void Schedule::TakeBatch(Models::iterator picked, TimePoint now, bool only_short
 void Schedule::Charge(Batch* batch) {
   ModelQueue& queue = batch->jobs.front()->model->queue;
   virtual_time_ = std::max(virtual_time_, queue.used_seconds - queue.charged_seconds);
-  batch->charged = queue.seconds_per_work * static_cast<double>(batch->work);
+  batch->charged = queue.seconds_per_work * static_cast<double>(batch->work) /
+                   batch->jobs.front()->model->serving.weight;
   queue.used_seconds += batch->charged;
   queue.charged_seconds += batch->charged;
   ++queue.instances;
@@ -182,17 +346,20 @@ void Schedule::Charge(Batch* batch) {
 
 void Schedule::Finish(const Batch& batch, double seconds) {
   if (batch.jobs.empty()) return;
+  const ServedModel& model = *batch.jobs.front()->model;
   ModelQueue& queue = batch.jobs.front()->model->queue;
-  queue.used_seconds += seconds - batch.charged;
+  queue.used_seconds += seconds / model.serving.weight - batch.charged;
   queue.charged_seconds -= batch.charged;
   queue.seconds_per_work = seconds / static_cast<double>(batch.work);
+  queue.seconds_per_cost.Add(seconds, batch.cost);
+  std::erase_if(running_, [&](const Running& each) { return each.ticket == batch.ticket; });
   --queue.instances;
 }
 
 Schedule::TimePoint Schedule::NextStart() const {
   TimePoint next = TimePoint::max();
   for (const auto& model : ready_) {
-    if (HasInstance(model->queue)) next = std::min(next, StartOf(*model));
+    if (HasInstance(*model)) next = std::min(next, StartOf(*model));
   }
   return next;
 }
@@ -204,7 +371,7 @@ JobList Schedule::Clear() {
     waiting.insert(waiting.end(), jobs.begin(), jobs.end());
     jobs.clear();
   }
-  for (const Job* job : waiting) AddWaiting(*job, -job->samples);
+  for (const Job* job : waiting) AddWaiting(*job, -1);
   ready_.clear();
   return waiting;
 }

@@ -4,12 +4,16 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "kernels/engine.h"
 #include "server/observe/metrics.h"
+#include "server/schedule/client_account.h"
+#include "server/schedule/serving_settings.h"
+#include "server/schedule/wait_prediction.h"
 
 namespace deeppcr {
 
@@ -18,12 +22,21 @@ class Job;
 // The queue of one model version, and its account in fair queueing. Read and written by Schedule
 // alone, under the lock of its caller.
 struct ModelQueue {
-  std::deque<Job*> jobs;        // that wait, by arrival
-  int64_t samples = 0;          // of jobs
-  int instances = 0;            // batches that are computed now
-  double used_seconds = 0;      // virtual time: what the batches took, or are estimated to take
+  // What waits, of all clients or of one.
+  struct Waiting {
+    int64_t samples = 0;
+    double cost = 0;  // Job::expected_seconds
+  };
+
+  std::deque<Job*> jobs;                            // that wait, by arrival
+  Waiting waiting;                                  // sum over jobs
+  std::map<const ClientAccount*, Waiting> clients;  // those of named clients
+  int instances = 0;                                // batches that are computed now
+  double used_seconds = 0;      // virtual time: what the batches took, or are estimated to take,
+                                // over the model's weight
   double charged_seconds = 0;   // part of used_seconds: estimates for batches computed now
   double seconds_per_work = 0;  // of the last batch
+  SecondsPerCost seconds_per_cost;
   CancelToken::Clock::time_point start_by;  // latest start of the next batch
 };
 
@@ -31,16 +44,18 @@ struct ModelQueue {
 struct ServedModel {
   ServedModel(std::string model_name, int64_t model_version,
               std::shared_ptr<const LoadedModel> loaded,
-              std::shared_ptr<ModelMetrics> model_metrics)
+              std::shared_ptr<ModelMetrics> model_metrics, const ServingSettings& settings = {})
       : name(std::move(model_name)),
         version(model_version),
         model(std::move(loaded)),
-        metrics(std::move(model_metrics)) {}
+        metrics(std::move(model_metrics)),
+        serving(settings) {}
 
   const std::string name;
   const int64_t version;
   const std::shared_ptr<const LoadedModel> model;
   const std::shared_ptr<ModelMetrics> metrics;  // may be null
+  const ServingSettings serving;
   ModelQueue queue;
 };
 

@@ -139,12 +139,13 @@ OwnedBackwardSample FirstOf(const BackwardItem& item) {
 ShadowSampler::ShadowSampler(double rate, Batcher& batcher, Metrics& metrics)
     : rate_(rate), batcher_(batcher), metrics_(metrics) {}
 
-bool ShadowSampler::Sample() {
-  if (rate_ <= 0) return false;
+bool ShadowSampler::Sample(const ServedModel& model) {
+  const double rate = model.serving.shadow_rate.value_or(rate_);
+  if (rate <= 0) return false;
   const auto before = static_cast<double>(count_.fetch_add(1, std::memory_order_relaxed));
   // The first request is sampled: a fresh server has its pair at once.
   return before == 0 ||
-         static_cast<int64_t>((before + 1) * rate_) != static_cast<int64_t>(before * rate_);
+         static_cast<int64_t>((before + 1) * rate) != static_cast<int64_t>(before * rate);
 }
 
 void ShadowSampler::Offer(const std::shared_ptr<ServedModel>& model, const ResolvedOptions& primary,

@@ -36,8 +36,9 @@ class ShadowSampler {
   // offers.
   ShadowSampler(double rate, Batcher& batcher, Metrics& metrics);
 
-  // Counts a request; true if it is one of the sampled share: evenly spaced, without randomness.
-  bool Sample();
+  // Counts a request; true if it is one of the sampled share, which the model may have its own of:
+  // evenly spaced, without randomness.
+  bool Sample(const ServedModel& model);
 
   // Offers to run the pair for one sample (of the request, which is gone when its shadow runs) once
   // nothing waits. The offer is dropped where a pair was

@@ -20,6 +20,7 @@ class WarmUpJob final : public Job {
     model = std::make_shared<ServedModel>("warm_up", 0, loaded, nullptr);
     samples = n;
     allow_delay = false;  // no other job can share its batch
+    may_wait_long = true;
     token = &token_;
     inputs_.resize(static_cast<size_t>(n * info.input_dim));
     if (info.num_classes > 0) labels_.resize(static_cast<size_t>(n));

@@ -371,5 +371,39 @@ TEST_F(OperationsTest, DeadlinesAndCancelsStopTheWork) {
   ExpectServing();
 }
 
+TEST(OneModelTest, AFolderAsAHubHandsItOutIsServedUnderAName) {
+  const testing::TemporaryDirectory snapshot;
+  testing::WriteRandomModel(snapshot.path(), {});
+  std::filesystem::create_directories(snapshot.File(".cache/huggingface"));
+  std::ofstream(snapshot.File("README.md")) << "# A model";
+  const auto server =
+      testing::ServerProcess::Start("", {"--model_dir=" + snapshot.path(), "--model_name=robot",
+                                         "--model_control=poll", "--poll_seconds=1"});
+  ASSERT_NE(server, nullptr);
+  EXPECT_TRUE(server->ready());
+  const auto stub = Connect(server->address());
+  v1::ForwardResponse response;
+  EXPECT_TRUE(Call(*stub, MakeRequest(2, "robot"), &response).ok());
+  EXPECT_EQ(Call(*stub, MakeRequest(2, "net"), &response).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  grpc::ClientContext context;
+  v1::LoadModelRequest load;
+  load.set_model("robot");
+  v1::LoadModelResponse loaded;
+  EXPECT_TRUE(stub->LoadModel(&context, load, &loaded).ok());
+  EXPECT_EQ(loaded.summary().version(), 1);
+
+  // A look at the folder finds another model there.
+  testing::WriteRandomModel(snapshot.path(), {.seed = 2});
+  const std::vector<float> before = Values(response.outputs());
+  bool changed = false;
+  for (int i = 0; i < 200 && !changed; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    ASSERT_TRUE(Call(*stub, MakeRequest(2, "robot"), &response).ok());
+    changed = Values(response.outputs()) != before;
+  }
+  EXPECT_TRUE(changed);
+}
+
 }  // namespace
 }  // namespace deeppcr

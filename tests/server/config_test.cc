@@ -176,6 +176,13 @@ INSTANTIATE_TEST_SUITE_P(
                     "--model_control: expected one of explicit, poll"},
         RefusedCase{"PollSeconds", "--poll_seconds=0.5", "--poll_seconds: expected seconds in [1,"},
         RefusedCase{"Compare", "--compare=yes", "--compare: expected one of infer, admin, off"},
+        RefusedCase{"ModelDir", "--model_dir=", "--model_dir: expected directory"},
+        RefusedCase{"ModelDirToo", "--model_dir=d", "--model_dir: expected no --model_repository"},
+        RefusedCase{"ModelName", "--model_name=a/b", "--model_name: expected 1 to 128 letters"},
+        RefusedCase{"ModelNameAlone", "--model_name=a",
+                    "--model_dir: expected beside --model_name, got none"},
+        RefusedCase{"MaxQueueSeconds", "--max_queue_seconds=-1",
+                    "--max_queue_seconds: expected seconds in [0, 86400], got"},
         RefusedCase{"CompareSeconds", "--compare_seconds=0", "--compare_seconds: expected"},
         RefusedCase{"PrintConfig", "--print_config=1", "--print_config: expected true or false"},
         RefusedCase{"Stuck", "--stuck_seconds=-1", "--stuck_seconds: expected seconds in [0,"},
@@ -261,7 +268,7 @@ TEST(ConfigTest, BudgetsFollowFromTheMemoryThatThereIs) {
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository accepts any path; another test covers its absence.
-  constexpr size_t kFlags = 59;
+  constexpr size_t kFlags = 62;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
 

@@ -97,7 +97,8 @@ std::unique_ptr<ServerProcess> ServerProcess::Start(const std::string& repositor
   std::unique_ptr<ServerProcess> server(new ServerProcess());
   const auto is_listen = [](const std::string& flag) { return flag.starts_with("--listen="); };
   if (std::none_of(flags.begin(), flags.end(), is_listen)) flags.push_back("--listen=127.0.0.1:0");
-  flags.insert(flags.end(), {"--model_repository=" + repository, "--http_listen=127.0.0.1:0",
+  if (!repository.empty()) flags.push_back("--model_repository=" + repository);
+  flags.insert(flags.end(), {"--http_listen=127.0.0.1:0",
                              "--port_file=" + server->directory_.File("ports.json")});
   server->pid_ = Spawn(DEEPPCR_SERVER_BINARY, flags, server->directory_.File("log"));
   // The server measures plans before its ports open, perhaps under a sanitizer.

@@ -26,9 +26,9 @@ Finished RunProgram(const std::string& program, const std::vector<std::string>& 
 
 class ServerProcess {
  public:
-  // Starts the server with `flags` and free ports (on loopback, unless --listen is among `flags`),
-  // and waits until the server has tried every model. Null, with a test failure and the log, if
-  // that does not happen.
+  // Starts the server with `flags` and, unless the path is empty, --model_repository, on free ports
+  // (on loopback, unless --listen is among `flags`), and waits until the server has tried every
+  // model. Null, with a test failure and the log, if that does not happen.
   static std::unique_ptr<ServerProcess> Start(const std::string& repository,
                                               std::vector<std::string> flags = {});
   // Kills the process if it still runs.

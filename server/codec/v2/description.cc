@@ -114,8 +114,9 @@ void FillMetadata(const ServedModel& model, std::span<const ModelStatus> all,
   for (const Slot& slot : OutputsOf(info)) FillTensor(slot, reply->add_outputs());
 }
 
-void FillConfig(const ServedModel& model, const ScheduleOptions& schedule,
+void FillConfig(const ServedModel& model, const ScheduleOptions& for_all,
                 const VersionPolicy& versions, inference::ModelConfig* config) {
+  const ScheduleOptions schedule = OptionsFor(model, for_all);
   const ModelInfo& info = model.model->info();
   config->set_name(model.name);
   config->set_platform(PlatformOf(info));

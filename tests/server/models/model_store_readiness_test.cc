@@ -257,7 +257,7 @@ TEST(ModelStoreRepositoryTest, AMissingRepositoryIsAnError) {
   FakeEngine engine([](const std::string&) { return absl::InternalError("unused"); });
   Metrics metrics({}, "v", "d", "b");
   Logger logger(LogFormat::kText, LogLevel::kError, [](std::string_view) {});
-  ModelStore store({"/nowhere/at/all", {}}, engine, metrics, logger);
+  ModelStore store({.repository = std::string("/nowhere/at/all")}, engine, metrics, logger);
 
   ExpectError(store.LoadAll(), absl::StatusCode::kNotFound, "/nowhere/at/all");
   EXPECT_FALSE(store.Ready());

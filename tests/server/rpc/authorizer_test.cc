@@ -103,6 +103,54 @@ TEST_F(AuthorizerTest, AFileThatIsWrongKeepsWhatWasRead) {
   EXPECT_TRUE(Check(std::string("Bearer ") + kInfer).ok());
 }
 
+TEST_F(AuthorizerTest, TokensMayHaveNamesAndShares) {
+  const std::string other = "other-0123456789abcdef";
+  Write(std::string("infer ") + kInfer + " name=robot share=0.25\nadmin " + kAdmin + "\ninfer " +
+        other + "  share=0.25 name=robot");
+  ASSERT_TRUE(authorizer_.Reload().ok());
+  const auto robot = authorizer_.ClientOf(std::string("Bearer ") + kInfer);
+  ASSERT_NE(robot, nullptr);
+  EXPECT_EQ(robot->name, "robot");
+  EXPECT_EQ(robot->share, 0.25);
+  EXPECT_EQ(authorizer_.ClientOf("Bearer " + other), robot);
+  EXPECT_EQ(authorizer_.ClientOf(std::string("Bearer ") + kAdmin), nullptr);
+  EXPECT_EQ(authorizer_.ClientOf("Bearer unknown"), nullptr);
+  EXPECT_EQ(Authorizer({}).ClientOf(std::string("Bearer ") + kInfer), nullptr);
+
+  // The account, of which requests may hold bytes, stays.
+  Write(std::string("infer ") + kInfer + " name=robot share=1e-2");
+  ASSERT_TRUE(authorizer_.Reload().ok());
+  EXPECT_EQ(authorizer_.ClientOf(std::string("Bearer ") + kInfer), robot);
+  EXPECT_EQ(robot->share, 0.01);
+}
+
+TEST_F(AuthorizerTest, NamesAndSharesThatMeanNothingAreErrors) {
+  const std::string line = std::string("infer ") + kInfer;
+  for (const char* rest :
+       {" robot", " name=", " name=a/b", " name=r share=0", " name=r share=1.1",
+        " name=r share=nan", " name=r share=", " share=0.5", " name=r share=-1", " Name=r"}) {
+    Write(line + rest);
+    ExpectError(authorizer_.Reload(), absl::StatusCode::kInvalidArgument, "line 1: expected");
+  }
+  Write(line + " name=r share=0.5\nadmin " + kAdmin + " name=r");
+  ExpectError(authorizer_.Reload(), absl::StatusCode::kInvalidArgument,
+              "line 2: expected the share that 'r' has");
+  Write(line + " name=r\nadmin " + kInfer + " name=s");
+  ExpectError(authorizer_.Reload(), absl::StatusCode::kInvalidArgument,
+              "line 2: expected the name and share of this token before");
+}
+
+TEST_F(AuthorizerTest, SaysWhoCallsWithoutTheToken) {
+  Write(std::string("infer ") + kInfer + " name=robot\nadmin " + kAdmin);
+  ASSERT_TRUE(authorizer_.Reload().ok());
+  EXPECT_EQ(authorizer_.Describe({.header = std::string("Bearer ") + kInfer}), "token of robot");
+  EXPECT_EQ(authorizer_.Describe({.header = std::string("Bearer ") + kAdmin}),
+            "token without a name");
+  EXPECT_EQ(authorizer_.Describe({.names = {"x", "operator"}}), "certificate of operator");
+  EXPECT_EQ(authorizer_.Describe({.admin_socket = true}), "socket of --admin_listen");
+  EXPECT_EQ(Authorizer({}).Describe({}), "nobody in particular");
+}
+
 TEST_F(AuthorizerTest, AReloadTakesTokensAway) {
   Write(std::string("infer ") + kInfer);
   ASSERT_TRUE(authorizer_.Reload().ok());

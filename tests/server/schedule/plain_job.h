@@ -22,8 +22,8 @@ using ModelPtr = std::shared_ptr<ServedModel>;
 inline constexpr TimePoint kStart(std::chrono::hours(1));
 inline constexpr int64_t kMaxBatch = 16;  // the limit of a FakeModel
 
-inline ModelPtr NewModel(const std::string& name) {
-  return std::make_shared<ServedModel>(name, 1, std::make_shared<FakeModel>(), nullptr);
+inline ModelPtr NewModel(const std::string& name, const ServingSettings& serving = {}) {
+  return std::make_shared<ServedModel>(name, 1, std::make_shared<FakeModel>(), nullptr, serving);
 }
 
 class PlainJob : public Job {

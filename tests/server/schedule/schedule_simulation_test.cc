@@ -212,6 +212,7 @@ class Simulation {
     jobs_.push_back(std::make_unique<PlainJob>(models_[static_cast<size_t>(Draw(3))], 1 + Draw(8),
                                                Draw(2) == 0 ? 1e-4 : 1e-3, deadline));
     Job* job = jobs_.back().get();
+    job->may_wait_long = true;  // wait_test.cc looks at predicted waits
     JobList expired, expected_expired;
     // The rules go first: they read when the other jobs came, which the schedule writes.
     const bool expected = rules_.Admit(job, now_, &expected_expired);

@@ -83,7 +83,7 @@ TEST_F(ShadowTest, SamplesTheStatedShare) {
   for (const auto& [rate, expected] : {std::pair{0.0, 0}, {0.01, 11}, {0.25, 251}, {1.0, 1000}}) {
     ShadowSampler sampler(rate, batcher_, metrics_);
     int sampled = 0;
-    for (int i = 0; i < 1000; ++i) sampled += sampler.Sample() ? 1 : 0;
+    for (int i = 0; i < 1000; ++i) sampled += sampler.Sample(*model_) ? 1 : 0;
     // The first request is one more sample.
     EXPECT_EQ(sampled, expected) << rate;
   }
