@@ -111,6 +111,12 @@ absl::Status CheckSecurity(const ServerConfig& config) {
     return InvalidArgument(
         "--token_file: expected --listen at 127.0.0.1, [::1] or localhost where ",
         "there is no --tls_cert, got ", Quoted(config.listen, 200));
+  const bool guarded = !config.tls_cert.empty() || !config.token_file.empty();
+  if (guarded && !config.rest_listen.empty() && !IsLocal(config.rest_listen))
+    return InvalidArgument(
+        "--rest_listen: expected an address at 127.0.0.1, [::1] or localhost, or unix:FILE, where ",
+        "there is --tls_cert or --token_file: it speaks plain text, got ",
+        Quoted(config.rest_listen, 200));
   if (config.tls_client_ca.empty() && !config.admin_names.empty())
     return InvalidArgument("--admin_names: expected --tls_client_ca beside it, got none");
   return absl::OkStatus();
@@ -198,7 +204,8 @@ absl::StatusOr<HostPort> ParseHostPort(std::string_view text) {
 
 bool IsAdminOpen(const ServerConfig& config) {
   return config.admin == "auto" && config.token_file.empty() && config.admin_names.empty() &&
-         IsLoopback(config.listen);
+         IsLoopback(config.listen) &&
+         (config.rest_listen.empty() || IsLoopback(config.rest_listen));
 }
 
 int ResolvedWorkers(const ServerConfig& config) {

@@ -33,6 +33,7 @@ struct ServerConfig {
   std::string socket;                          // path of a UNIX socket for gRPC too; empty: none
   std::string admin_listen;                    // the same for administrators; empty: none
   std::string http_listen = "127.0.0.1:8002";  // metrics and probes
+  std::string rest_listen;                     // v2 over HTTP; empty: none
   std::string port_file;                       // bound ports as JSON, once models were tried
   VersionPolicies versions;                    // loaded at start
   std::string model_control = "explicit";      // explicit, poll

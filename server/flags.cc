@@ -110,6 +110,9 @@ void AddNetworkFlags(std::vector<FlagSpec>& specs) {
                        "machine whom the permissions of the file and its folder let in."));
   specs.push_back(Address("http_listen", &C::http_listen,
                           "Address of /metrics, /livez and /readyz. Port 0: any free one."));
+  specs.push_back(Address("rest_listen", &C::rest_listen,
+                          "Address of the v2 protocol over HTTP, in plain text. Port 0: any free "
+                          "one. Without it: only gRPC."));
   specs.push_back(
       Text("port_file", "file", &C::port_file,
            "Written once every model was tried: the bound ports and readiness as JSON."));

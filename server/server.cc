@@ -205,6 +205,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config
   DEEPPCR_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(config, gate));
   DEEPPCR_RETURN_IF_ERROR(server->StartHttp());
   DEEPPCR_RETURN_IF_ERROR(server->StartGrpc(credentials));
+  DEEPPCR_RETURN_IF_ERROR(server->StartRest());
   DEEPPCR_RETURN_IF_ERROR(ClearPortFile(config.port_file));
   Server* raw = server.get();
   server->store_.set_listener([raw] { raw->UpdateHealth(); });
@@ -283,6 +284,21 @@ absl::Status Server::StartGrpc(const std::shared_ptr<grpc::ServerCredentials>& c
   return acceptor_.Start();
 }
 
+absl::Status Server::StartRest() {
+  if (config_.rest_listen.empty()) return absl::OkStatus();
+  DEEPPCR_ASSIGN_OR_RETURN(Listener listener, Listener::Open("rest_listen", config_.rest_listen));
+  rest_listener_.emplace(std::move(listener));
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
+  DEEPPCR_ASSIGN_OR_RETURN(
+      rest_,
+      RestServer::Start(
+          rest_listener_->sockets(), grpc_->InProcessChannel(arguments), authorizer_, batcher_,
+          {.max_body_bytes = config_.max_message_bytes, .body_seconds = config_.reply_seconds}));
+  return absl::OkStatus();
+}
+
 void Server::UpdateHealth() {
   // Without the lock an older view of the models could be published over a newer one.
   std::lock_guard<std::mutex> lock(health_mutex_);
@@ -349,6 +365,7 @@ void Server::ReloadTokens() {
 
 void Server::LoadModels() {
   const Clock::time_point start = Clock::now();
+  poller_.Begin();
   if (absl::Status status = store_.LoadAll(); !status.ok()) {
     logger_.Log(LogLevel::kError, "repository_unreadable", {{"reason", ToStd(status.message())}});
   }
@@ -365,10 +382,11 @@ void Server::LoadModels() {
 
 void Server::WritePortFile() const {
   if (config_.port_file.empty()) return;
-  const nlohmann::json ports = {{"grpc_port", grpc_port_},
-                                {"http_port", http_port()},
-                                {"pid", static_cast<int64_t>(getpid())},
-                                {"ready", Ready()}};
+  nlohmann::json ports = {{"grpc_port", grpc_port_},
+                          {"http_port", http_port()},
+                          {"pid", static_cast<int64_t>(getpid())},
+                          {"ready", Ready()}};
+  if (rest_listener_.has_value()) ports["rest_port"] = rest_listener_->port();
   // Renamed into place, so that a reader never sees half of it.
   const std::string temporary = config_.port_file + ".tmp";
   std::ofstream file(temporary);
@@ -390,6 +408,7 @@ Server::DrainResult Server::Drain(const std::function<bool()>& hurry) {
   }
   context_.draining.store(true);
   acceptor_.Stop();
+  if (rest_ != nullptr) rest_->StopListening();
   batcher_.Flush();
   store_.Stop();
   DrainResult result = DrainResult::kClean;
@@ -416,6 +435,8 @@ Server::DrainResult Server::StopGrpc(const std::function<bool()>& hurry) {
     logger_.Log(LogLevel::kWarn, "replies_unread", {{"calls", context_.calls.load()}});
   }
   std::this_thread::sleep_for(kRefusalTime);
+  if (rest_ != nullptr) WaitForZero(rest_->exchanges(), kReadPatienceSeconds, hurry);
+  rest_.reset();
   grpc_->Shutdown(std::chrono::system_clock::now() + kShutdownDeadline);
   grpc_->Wait();
   const auto gone = [](const std::atomic<int64_t>& count) {

@@ -25,6 +25,7 @@
 #include "server/models/repository_poller.h"
 #include "server/observe/http.h"
 #include "server/observe/log.h"
+#include "server/rest/rest_server.h"
 #include "server/rpc/authorizer.h"
 #include "server/rpc/service.h"
 #include "server/rpc/v2/service.h"
@@ -78,6 +79,7 @@ class Server {
                               const std::shared_ptr<grpc::ServerCredentials>& credentials,
                               grpc::ServerBuilder& builder);
   absl::Status StartGrpc(const std::shared_ptr<grpc::ServerCredentials>& credentials);
+  absl::Status StartRest();
   DrainResult StopGrpc(const std::function<bool()>& hurry);
   void LoadModels();
   // What the liveness probes tell of.
@@ -110,6 +112,8 @@ class Server {
   std::optional<Listener> http_listener_;  // outlives http_
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<grpc::Server> grpc_;
+  std::optional<Listener> rest_listener_;  // outlives rest_
+  std::unique_ptr<RestServer> rest_;
   int grpc_port_ = 0;
   int http_port_ = 0;
   std::mutex health_mutex_;  // one UpdateHealth at a time

@@ -8,11 +8,11 @@
 #include "client/batched_forward.h"
 #include "client/commands/command.h"
 #include "client/load_generator.h"
-#include "client/message_json.h"
 #include "client/progress.h"
 #include "client/table.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "proto/message_json.h"
 
 namespace deeppcr {
 namespace {

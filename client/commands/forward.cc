@@ -10,12 +10,12 @@
 #include "client/array_file.h"
 #include "client/batched_forward.h"
 #include "client/commands/command.h"
-#include "client/message_json.h"
 #include "client/progress.h"
 #include "client/solver_options.h"
 #include "client/table.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "proto/message_json.h"
 
 namespace deeppcr {
 namespace {

@@ -17,13 +17,13 @@
 #include "client/commands/control_flags.h"
 #include "client/commands/generation_flags.h"
 #include "client/generation_summary.h"
-#include "client/message_json.h"
 #include "client/progress_bar.h"
 #include "client/sample_picture.h"
 #include "client/solver_options.h"
 #include "client/table.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "proto/message_json.h"
 
 namespace deeppcr {
 namespace {

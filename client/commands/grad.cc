@@ -16,7 +16,6 @@
 #include "client/commands/command.h"
 #include "client/commands/control_flags.h"
 #include "client/commands/generation_flags.h"
-#include "client/message_json.h"
 #include "client/progress.h"
 #include "client/solver_options.h"
 #include "client/table.h"
@@ -24,6 +23,7 @@
 #include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "proto/message_json.h"
 
 namespace deeppcr {
 namespace {

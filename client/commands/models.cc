@@ -8,10 +8,10 @@
 #include "absl/strings/str_join.h"
 #include "client/array_file.h"
 #include "client/commands/command.h"
-#include "client/message_json.h"
 #include "client/table.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "proto/message_json.h"
 
 namespace deeppcr {
 namespace {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/strings.h"
@@ -43,6 +44,15 @@ bool IsGone(const fs::path& path) {
 
 }  // namespace
 
+void RepositoryPoller::Begin() {
+  std::error_code error;
+  for (const auto& [name, number] : Chosen(repository_.Entries(error))) {
+    Seen& seen = seen_[{name, number}];
+    seen.files = seen.loaded = FilesOf(repository_.FolderOf(name, number));
+    seen.of_start = true;
+  }
+}
+
 void RepositoryPoller::Poll() {
   std::error_code error;
   const std::vector<std::string> names = repository_.Entries(error);
@@ -77,11 +87,13 @@ void RepositoryPoller::Follow(const Version& version) {
   std::string files = FilesOf(repository_.FolderOf(name, number));
   const auto [found, is_new] = seen_.try_emplace(version);
   Seen& seen = found->second;
-  // What the start has loaded is not loaded again for its own sake. What it tried in vain may have
-  // been half of a copy.
-  if (is_new) {
+  // What is loaded already is not loaded again for its own sake. What the start tried in vain may
+  // have been half of a copy.
+  if (is_new || std::exchange(seen.of_start, false)) {
     const auto status = store_.Describe(name, number);
-    if (status.ok() && status->model != nullptr) seen.loaded = files;
+    const bool is_loaded = status.ok() && status->model != nullptr;
+    if (is_new && is_loaded) seen.loaded = files;
+    if (!is_loaded) seen.loaded.clear();
   }
   const bool is_whole = !is_new && seen.files == files && !files.empty();
   seen.files = std::move(files);

@@ -27,6 +27,9 @@ class RepositoryPoller {
   RepositoryPoller(Repository repository, VersionPolicies versions, ModelStore& store)
       : repository_(std::move(repository)), versions_(std::move(versions)), store_(store) {}
 
+  // Notes what is there before the store loads it all: what changes from then on is new.
+  void Begin();
+
   // Looks once. A repository that cannot be read, or has no model at all as one that is not
   // mounted, changes nothing.
   void Poll();
@@ -34,8 +37,9 @@ class RepositoryPoller {
  private:
   using Version = std::pair<std::string, int64_t>;
   struct Seen {
-    std::string files;   // their names, sizes and times at the last look
-    std::string loaded;  // the same when they were loaded, or tried
+    std::string files;      // their names, sizes and times at the last look
+    std::string loaded;     // the same when they were loaded, or tried
+    bool of_start = false;  // noted by Begin, and not looked at since
   };
 
   bool IsModel(const std::string& name) const;

@@ -84,25 +84,29 @@ LAYERS = (
     Layer('server/rpc/', tuple(f'server/{room}/' for room in
                                ('rpc', 'codec', 'models', 'schedule', 'observe')) + PROTO + OF_SERVER,
           COMMON_LIBRARIES + RPC_LIBRARIES),
+    Layer('server/rest/', ('server/rest/', 'server/rpc/', 'server/schedule/', 'server/observe/',
+                           'proto/message_json') + PROTO + OF_SERVER,
+          COMMON_LIBRARIES + RPC_LIBRARIES + METRICS_LIBRARIES),
     # The program: the files directly in server/.
     Layer('server/*', ('server/',) + PROTO + OF_SERVER,
           COMMON_LIBRARIES + RPC_LIBRARIES + METRICS_LIBRARIES),
     # The one command that computes by itself.
+    Layer('proto/', ('proto/',) + PROTO, COMMON_LIBRARIES + RPC_LIBRARIES),
     Layer('client/commands/train', ('client/', 'kernels/training/', BASE),
           COMMON_LIBRARIES + COMMAND_LINE_LIBRARIES),
-    Layer('client/', ('client/', BASE) + PROTO,
+    Layer('client/', ('client/', 'proto/', BASE) + PROTO,
           COMMON_LIBRARIES + RPC_LIBRARIES + COMMAND_LINE_LIBRARIES),
     Layer('tests/kernels/', ('kernels/', 'tests/kernels/', 'tests/testing/'),
           COMMON_LIBRARIES + TEST_LIBRARIES + ('onnx',)),
     Layer('tests/testing/', ('kernels/', 'tests/testing/'),
           COMMON_LIBRARIES + TEST_LIBRARIES + ('onnx',)),
-    Layer('tests/', ('kernels/', 'server/', 'client/', 'tests/') + PROTO,
+    Layer('tests/', ('kernels/', 'proto/', 'server/', 'client/', 'tests/') + PROTO,
           COMMON_LIBRARIES + RPC_LIBRARIES + METRICS_LIBRARIES + TEST_LIBRARIES +
           COMMAND_LINE_LIBRARIES),
 )
 
 SOURCE_ENDINGS = ('.h', '.cc', '.cu', '.cuh')
-OUR_FOLDERS = ('kernels', 'server', 'client', 'tests')
+OUR_FOLDERS = ('kernels', 'proto', 'server', 'client', 'tests')
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.MULTILINE)
 
 

@@ -176,6 +176,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "--model_control: expected one of explicit, poll"},
         RefusedCase{"PollSeconds", "--poll_seconds=0.5", "--poll_seconds: expected seconds in [1,"},
         RefusedCase{"Compare", "--compare=yes", "--compare: expected one of infer, admin, off"},
+        RefusedCase{"RestListen", "--rest_listen=8000", "--rest_listen: expected host:port"},
         RefusedCase{"ModelDir", "--model_dir=", "--model_dir: expected directory"},
         RefusedCase{"ModelDirToo", "--model_dir=d", "--model_dir: expected no --model_repository"},
         RefusedCase{"ModelName", "--model_name=a/b", "--model_name: expected 1 to 128 letters"},
@@ -268,7 +269,7 @@ TEST(ConfigTest, BudgetsFollowFromTheMemoryThatThereIs) {
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository accepts any path; another test covers its absence.
-  constexpr size_t kFlags = 62;
+  constexpr size_t kFlags = 63;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
 

@@ -115,6 +115,7 @@ bool ServerProcess::AwaitPorts(double seconds) {
     if (ports.is_object()) {
       grpc_port_ = ports["grpc_port"];
       http_port_ = ports["http_port"];
+      rest_port_ = ports.value("rest_port", 0);
       ready_ = ports["ready"];
       return true;
     }
@@ -133,11 +134,11 @@ std::optional<int> ServerProcess::Wait(double seconds) { return WaitFor(&pid_, s
 
 std::string ServerProcess::Log() const { return ReadAll(directory_.File("log")); }
 
-std::string ServerProcess::Http(const std::string& request) const {
+std::string ServerProcess::Http(const std::string& request, int port) const {
   const int socket_fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(http_port_));
+  address.sin_port = htons(static_cast<uint16_t>(port > 0 ? port : http_port_));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   const timeval patience = {10, 0};
   setsockopt(socket_fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));

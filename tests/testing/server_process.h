@@ -37,7 +37,8 @@ class ServerProcess {
   std::string address() const;
   int grpc_port() const { return grpc_port_; }
   int http_port() const { return http_port_; }
-  bool ready() const { return ready_; }  // value in the port file
+  int rest_port() const { return rest_port_; }  // 0 without --rest_listen
+  bool ready() const { return ready_; }         // value in the port file
 
   void Signal(int signal) const;
   // The exit code; nothing if the process still runs after `seconds` or was killed by a signal.
@@ -49,7 +50,7 @@ class ServerProcess {
   std::string Get(const std::string& path) const {
     return Http("GET " + path + " HTTP/1.0\r\n\r\n");
   }
-  std::string Http(const std::string& request) const;
+  std::string Http(const std::string& request, int port = 0) const;
 
  private:
   ServerProcess() = default;
@@ -58,7 +59,7 @@ class ServerProcess {
   TemporaryDirectory directory_;
   pid_t pid_ = -1;
   int grpc_port_ = 0;
-  int http_port_ = 0;
+  int http_port_ = 0, rest_port_ = 0;
   bool ready_ = false;
 };
 

@@ -53,6 +53,20 @@ TEST_F(RepositoryPollerTest, TakesANewVersionOnceItHasSettledAndRetiresTheOld) {
   EXPECT_EQ(Versions(), "a2 b7 ");
 }
 
+TEST_F(RepositoryPollerTest, WhatChangesBetweenTheStartAndTheFirstLookIsLoadedAgain) {
+  Write("a", "1");
+  Write("b", "1");
+  poller_.Begin();
+  ASSERT_TRUE(store_.LoadAll().ok());
+  const LoadedModel* const first = Model("a");
+  const LoadedModel* const other = Model("b");
+  std::ofstream(repository_.File("a/1/model.safetensors")) << "other weights";
+  poller_.Poll();
+  poller_.Poll();
+  EXPECT_NE(Model("a"), first);
+  EXPECT_EQ(Model("b"), other);
+}
+
 TEST_F(RepositoryPollerTest, AFolderWithoutItsConfigIsNotAVersionYet) {
   Write("a", "1");
   ASSERT_TRUE(store_.LoadAll().ok());

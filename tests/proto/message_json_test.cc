@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/message_json.h"
+#include "proto/message_json.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 
 #include "deeppcr/v1/deeppcr.pb.h"
+#include "inference/grpc_service.pb.h"
 
 namespace deeppcr {
 namespace {
@@ -33,6 +34,13 @@ TEST(MessageJsonTest, LeavesOutUnsetMessagesAndOptionals) {
   EXPECT_FALSE(json.contains("inputs"));
   EXPECT_FALSE(json["options"].contains("rtol"));
   EXPECT_EQ(json["options"]["initial_guess"], "INITIAL_GUESS_PREVIOUS");
+}
+
+TEST(MessageJsonTest, MapsAreObjects) {
+  inference::ModelConfig config;
+  (*config.mutable_parameters())["config.json"].set_string_value("{}");
+
+  EXPECT_EQ(MessageToJson(config)["parameters"].dump(), R"({"config.json":{"string_value":"{}"}})");
 }
 
 TEST(MessageJsonTest, ShowsBytesAsSizeAndSurvivesBadUtf8) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/message_json.h"
+#include "proto/message_json.h"
 
 #include <cmath>
 
@@ -54,6 +54,21 @@ Json ValueToJson(const Message& message, const FieldDescriptor* field, int index
   return nullptr;
 }
 
+// The key of an entry of a map, as JSON has it.
+std::string KeyOf(const Json& key) { return key.is_string() ? key.get<std::string>() : key.dump(); }
+
+Json MapToJson(const Message& message, const FieldDescriptor* field) {
+  const google::protobuf::Reflection* reflection = message.GetReflection();
+  const FieldDescriptor* const key = field->message_type()->map_key();
+  const FieldDescriptor* const value = field->message_type()->map_value();
+  Json object = Json::object();
+  for (int k = 0; k < reflection->FieldSize(message, field); ++k) {
+    const Message& entry = reflection->GetRepeatedMessage(message, field, k);
+    object[KeyOf(ValueToJson(entry, key, -1))] = ValueToJson(entry, value, -1);
+  }
+  return object;
+}
+
 }  // namespace
 
 Json MessageToJson(const Message& message) {
@@ -61,7 +76,9 @@ Json MessageToJson(const Message& message) {
   Json object = Json::object();
   for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
     const FieldDescriptor* field = message.GetDescriptor()->field(i);
-    if (field->is_repeated()) {
+    if (field->is_map()) {
+      object[field->name()] = MapToJson(message, field);
+    } else if (field->is_repeated()) {
       Json list = Json::array();
       for (int k = 0; k < reflection->FieldSize(message, field); ++k) {
         list.push_back(ValueToJson(message, field, k));

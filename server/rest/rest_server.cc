@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/rest/rest_server.h"
+
+#include <microhttpd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdarg>
+#include <functional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "kernels/base/json.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+#include "proto/message_json.h"
+#include "server/rest/http_reply.h"
+#include "server/rest/infer_json.h"
+#include "server/rest/route.h"
+
+namespace deeppcr {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using V2 = inference::GRPCInferenceService;
+
+constexpr unsigned kMaxConnections = 512;
+constexpr unsigned kIdleSeconds = 60;
+constexpr size_t kBytesOfAConnection = 32768;
+// A body in JSON, beside the tensors that are made of it and the message that they are sent in.
+constexpr int64_t kBytesPerBodyByte = 6;
+constexpr char kJsonLength[] = "Inference-Header-Content-Length";
+constexpr char kJson[] = "application/json", kBinary[] = "application/octet-stream";
+constexpr double kBytesPerSecond = 128 << 10;
+
+// The object in a small body with at most this member; an empty body is one without.
+absl::StatusOr<nlohmann::json> BodyOf(std::string_view text, std::string_view member) {
+  if (text.empty()) return nlohmann::json::object();
+  DEEPPCR_ASSIGN_OR_RETURN(nlohmann::json body, ParseJson(text, {.max_bytes = 1 << 16}));
+  if (!body.is_object()) return InvalidArgument("body: expected an object");
+  for (const auto& [name, value] : body.items())
+    if (name != member) return InvalidArgument(Quoted(name), ": expected only ", member);
+  return body;
+}
+
+// A yes or no, of which no is an error for whoever looks at the code alone.
+HttpReply YesOrNo(const char* name, bool yes) {
+  return {.code = yes ? 200u : 503u, .body = JsonBody({{name, yes}})};
+}
+
+std::string HeaderOf(MHD_Connection* connection, const char* name) {
+  const char* value = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
+  return value == nullptr ? std::string() : value;
+}
+
+// A header that is a number of bytes; nothing if there is none.
+absl::StatusOr<std::optional<int64_t>> BytesIn(MHD_Connection* connection, const char* name) {
+  const std::string text = HeaderOf(connection, name);
+  if (text.empty()) return std::nullopt;
+  int64_t bytes = 0;
+  if (absl::SimpleAtoi(text, &bytes) && bytes >= 0) return bytes;
+  return InvalidArgument(name, ": expected a number of bytes, got ", Quoted(text));
+}
+
+MHD_Result AsResult(bool good) { return good ? MHD_YES : MHD_NO; }
+
+MHD_Result HandleRequest(void* self, MHD_Connection* connection, const char* url,
+                         const char* method, const char*, const char* data, size_t* data_bytes,
+                         void** exchange) {
+  auto* mine = static_cast<RestServer::Exchange*>(*exchange);
+  const bool good = static_cast<RestServer*>(self)->OnRequest(
+      connection, url, method, std::string_view(data, *data_bytes), mine);
+  *exchange = mine;
+  *data_bytes = 0;
+  return AsResult(good);
+}
+
+void HandleEnd(void* self, MHD_Connection*, void** exchange, MHD_RequestTerminationCode) {
+  static_cast<RestServer*>(self)->OnEnd(static_cast<RestServer::Exchange*>(*exchange));
+  *exchange = nullptr;
+}
+
+// The library would write of every connection that ends early.
+void Ignore(void*, const char*, va_list) {}
+
+}  // namespace
+
+struct RestServer::Exchange {
+  MHD_Connection* connection = nullptr;
+  Clock::time_point begun = Clock::now();
+  Route route;
+  std::string authorization, traceparent;  // headers
+  std::optional<int64_t> json_bytes;
+  std::string body;
+  std::shared_ptr<ClientAccount> client;
+  int64_t held_bytes = 0;
+  bool refused = false;  // answered before its body has come
+  std::string sent;      // the body of the reply, on its way
+  // Makes the reply, which may take long, on a thread of this server; set once the call has ended.
+  std::function<HttpReply()> reply;
+};
+
+RestServer::RestServer(std::shared_ptr<grpc::Channel> channel, const Authorizer& authorizer,
+                       Batcher& batcher, const RestOptions& options)
+    : options_(options), authorizer_(authorizer), batcher_(batcher), stub_(channel) {}
+
+absl::StatusOr<std::unique_ptr<RestServer>> RestServer::Start(
+    std::span<const int> sockets, std::shared_ptr<grpc::Channel> channel,
+    const Authorizer& authorizer, Batcher& batcher, const RestOptions& options) {
+  std::unique_ptr<RestServer> server(
+      new RestServer(std::move(channel), authorizer, batcher, options));
+  const unsigned threads = std::clamp(std::thread::hardware_concurrency() / 4, 2u, 8u);
+  for (const int socket_fd : sockets) {
+    MHD_Daemon* const daemon = MHD_start_daemon(
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, nullptr,
+        nullptr, &HandleRequest, server.get(), MHD_OPTION_EXTERNAL_LOGGER, &Ignore, nullptr,
+        MHD_OPTION_NOTIFY_COMPLETED, &HandleEnd, server.get(), MHD_OPTION_LISTEN_SOCKET, socket_fd,
+        MHD_OPTION_THREAD_POOL_SIZE, threads, MHD_OPTION_CONNECTION_LIMIT, kMaxConnections,
+        MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        kBytesOfAConnection, MHD_OPTION_END);
+    if (daemon == nullptr)
+      return absl::UnavailableError("--rest_listen: the HTTP server does not start");
+    server->daemons_.push_back(daemon);
+  }
+  return server;
+}
+
+void RestServer::StopListening() {
+  // The sockets are not the library's to close.
+  for (MHD_Daemon* const daemon : daemons_) MHD_quiesce_daemon(daemon);
+}
+
+RestServer::~RestServer() {
+  StopListening();
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    ended_.wait(lock, [this] { return calls_ == 0; });
+  }
+  for (MHD_Daemon* const daemon : daemons_) MHD_stop_daemon(daemon);
+}
+
+// Called for the headers of a request, for every piece of its body, for its end, and once more when
+// its call has ended.
+bool RestServer::OnRequest(MHD_Connection* connection, const char* path, const char* method,
+                           std::string_view data, Exchange*& exchange) {
+  if (exchange == nullptr) {
+    exchange = new Exchange();
+    exchanges_.fetch_add(1);
+    return Begin(connection, path, method, *exchange);
+  }
+  if (exchange->refused) return true;
+  if (!data.empty()) return Receive(connection, data, *exchange);
+  if (exchange->reply != nullptr) return Answer(connection, *exchange);
+  const absl::Status status = Call(*exchange);
+  if (status.ok()) return true;
+  exchange->reply = [status] { return ErrorReply(status); };
+  return Answer(connection, *exchange);
+}
+
+void RestServer::OnEnd(Exchange* exchange) {
+  if (exchange == nullptr) return;
+  batcher_.ReturnBytes(exchange->held_bytes, exchange->client.get());
+  delete exchange;
+  exchanges_.fetch_sub(1);
+}
+
+// Refuses at the headers what would be refused anyway: its body is not waited for.
+bool RestServer::Begin(MHD_Connection* connection, const char* path, std::string_view method,
+                       Exchange& exchange) {
+  exchange.connection = connection;
+  const auto refuse = [&](HttpReply reply) {
+    exchange.reply = [reply = std::move(reply)] { return reply; };
+    exchange.refused = true;
+    return Answer(connection, exchange);
+  };
+  std::optional<Route> route = ParseRoute(path);
+  if (!route.has_value())
+    return refuse(ErrorReply(MHD_HTTP_NOT_FOUND,
+                             "expected a path of the v2 protocol, such as /v2/models/NAME/infer"));
+  if (method != (route->posts ? "POST" : "GET"))
+    return refuse(
+        ErrorReply(MHD_HTTP_METHOD_NOT_ALLOWED, route->posts ? "expected POST" : "expected GET"));
+  exchange.route = *std::move(route);
+  exchange.authorization = HeaderOf(connection, MHD_HTTP_HEADER_AUTHORIZATION);
+  exchange.traceparent = HeaderOf(connection, "traceparent");
+  const bool is_probe = exchange.route.method == RestMethod::kLive ||
+                        exchange.route.method == RestMethod::kReady ||
+                        exchange.route.method == RestMethod::kServerMetadata;
+  const absl::Status known = authorizer_.Check({.header = exchange.authorization}, Role::kInfer);
+  if (!is_probe && !known.ok()) return refuse(ErrorReply(known));
+  exchange.client = authorizer_.ClientOf(exchange.authorization);
+  const auto json_bytes = BytesIn(connection, kJsonLength);
+  if (!json_bytes.ok()) return refuse(ErrorReply(json_bytes.status()));
+  exchange.json_bytes = *json_bytes;
+  const auto length = BytesIn(connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
+  const int64_t bytes = length.ok() ? length->value_or(0) : 0;
+  if (bytes > options_.max_body_bytes)
+    return refuse(
+        ErrorReply(MHD_HTTP_CONTENT_TOO_LARGE,
+                   StrCat("expected at most ", options_.max_body_bytes, " bytes, got ", bytes)));
+  if (absl::Status held = Hold(bytes, exchange); !held.ok()) return refuse(ErrorReply(held));
+  exchange.body.reserve(static_cast<size_t>(bytes));
+  return true;
+}
+
+// Counts bytes of a body, and of what is made of it, against the budget of all requests.
+absl::Status RestServer::Hold(int64_t bytes, Exchange& exchange) {
+  const int64_t all = std::max<int64_t>(bytes, 0) * kBytesPerBodyByte;
+  if (all <= exchange.held_bytes) return absl::OkStatus();
+  const int64_t more = all - exchange.held_bytes;
+  DEEPPCR_RETURN_IF_ERROR(batcher_.TakeBytes(more, exchange.client.get()));
+  exchange.held_bytes += more;
+  return absl::OkStatus();
+}
+
+bool RestServer::Receive(MHD_Connection*, std::string_view data, Exchange& exchange) {
+  const auto bytes = static_cast<int64_t>(exchange.body.size() + data.size());
+  const std::chrono::duration<double> spent = Clock::now() - exchange.begun;
+  const double patience = options_.body_seconds + static_cast<double>(bytes) / kBytesPerSecond;
+  // There is no reply in the middle of a body: the connection ends.
+  if (spent.count() > patience || bytes > options_.max_body_bytes || !Hold(bytes, exchange).ok())
+    return false;
+  exchange.body += data;
+  return true;
+}
+
+bool RestServer::Answer(MHD_Connection* connection, Exchange& exchange) {
+  HttpReply reply = exchange.reply();
+  const auto reply_bytes = static_cast<int64_t>(reply.body.bytes.size());
+  if (absl::Status held = Hold(reply_bytes / kBytesPerBodyByte, exchange); !held.ok())
+    reply = ErrorReply(held);
+  exchange.reply = nullptr;  // and with it the messages
+  exchange.sent = std::move(reply.body.bytes);
+  MHD_Response* const response = MHD_create_response_from_buffer(
+      exchange.sent.size(), exchange.sent.data(), MHD_RESPMEM_PERSISTENT);
+  if (response == nullptr) return false;
+  const bool binary = reply.body.json_bytes.has_value();
+  MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, binary ? kBinary : kJson);
+  if (binary)
+    MHD_add_response_header(response, kJsonLength, StrCat(*reply.body.json_bytes).c_str());
+  for (const auto& [name, value] : reply.headers)
+    MHD_add_response_header(response, name.c_str(), value.c_str());
+  const MHD_Result queued = MHD_queue_response(connection, reply.code, response);
+  MHD_destroy_response(response);
+  return queued == MHD_YES;
+}
+
+// Sends the message to the server of this process. The connection rests until the reply is there;
+// then `encode` makes it, of the message, on one of this server's threads.
+template <typename Request, typename Reply, typename Method, typename Encode>
+void RestServer::Send(Exchange& exchange, Method method, Request request, Encode encode) {
+  struct Messages {
+    grpc::ClientContext rpc;
+    Request request;
+    Reply reply;
+  };
+  const auto messages = std::make_shared<Messages>();
+  messages->request = std::move(request);
+  if (!exchange.authorization.empty())
+    messages->rpc.AddMetadata("authorization", exchange.authorization);
+  if (!exchange.traceparent.empty()) messages->rpc.AddMetadata("traceparent", exchange.traceparent);
+  {
+    const std::lock_guard lock(mutex_);
+    ++calls_;
+  }
+  // The call may end, and wake the connection up, before this function returns.
+  MHD_suspend_connection(exchange.connection);
+  Exchange* const waiting = &exchange;
+  (stub_.async()->*method)(&messages->rpc, &messages->request, &messages->reply,
+                           [this, waiting, messages, encode](const grpc::Status& status) {
+                             waiting->reply = [messages, status, encode] {
+                               return status.ok() ? encode(messages->request, messages->reply)
+                                                  : ErrorReply(status, messages->rpc);
+                             };
+                             MHD_resume_connection(waiting->connection);
+                             const std::lock_guard lock(mutex_);
+                             if (--calls_ == 0) ended_.notify_all();
+                           });
+}
+
+absl::Status RestServer::Infer(Exchange& exchange) {
+  DEEPPCR_ASSIGN_OR_RETURN(RestInfer infer, DecodeRestInfer(exchange.body, exchange.json_bytes));
+  exchange.body = std::string();
+  infer.request.set_model_name(exchange.route.model);
+  infer.request.set_model_version(exchange.route.version);
+  // The reply's form follows from the names, not from the tensors.
+  RestInfer asked = {.binary = infer.binary, .binary_by_default = infer.binary_by_default};
+  *asked.request.mutable_outputs() = infer.request.outputs();
+  Send<inference::ModelInferRequest, inference::ModelInferResponse>(
+      exchange,
+      static_cast<void (V2::StubInterface::async_interface::*)(
+          grpc::ClientContext*, const inference::ModelInferRequest*, inference::ModelInferResponse*,
+          std::function<void(grpc::Status)>)>(&V2::StubInterface::async_interface::ModelInfer),
+      std::move(infer.request), [asked](const auto&, const auto& reply) {
+        return HttpReply{.body = EncodeRestInfer(reply, asked)};
+      });
+  return absl::OkStatus();
+}
+
+// The names of the parameters go to the method itself, which refuses those that it does not take.
+template <typename Request>
+absl::StatusOr<Request> RestServer::AdminRequest(const Exchange& exchange) {
+  Request request;
+  request.set_model_name(exchange.route.model);
+  DEEPPCR_ASSIGN_OR_RETURN(const auto body, BodyOf(exchange.body, "parameters"));
+  if (!body.contains("parameters")) return request;
+  if (!body["parameters"].is_object()) return InvalidArgument("parameters: expected an object");
+  for (const auto& [name, value] : body["parameters"].items())
+    (*request.mutable_parameters())[name].set_string_param(value.dump());
+  return request;
+}
+
+absl::Status RestServer::Call(Exchange& exchange) {
+  using Async = V2::StubInterface::async_interface;
+  const Route& route = exchange.route;
+  const auto send = [&]<typename Request, typename Reply>(
+                        void (Async::*method)(grpc::ClientContext*, const Request*, Reply*,
+                                              std::function<void(grpc::Status)>),
+                        Request request, auto encode) {
+    Send<Request, Reply>(exchange, method, std::move(request), encode);
+    return absl::OkStatus();
+  };
+  const auto as_json = [](const auto&, const auto& reply) {
+    return HttpReply{.body = JsonBody(MessageToJson(reply))};
+  };
+  const auto named = [&](auto request) {
+    request.set_name(route.model);
+    request.set_version(route.version);
+    return request;
+  };
+  switch (route.method) {
+    case RestMethod::kServerMetadata:
+      return send(&Async::ServerMetadata, inference::ServerMetadataRequest(), as_json);
+    case RestMethod::kLive:
+      return send(&Async::ServerLive, inference::ServerLiveRequest(),
+                  [](const auto&, const auto& reply) { return YesOrNo("live", reply.live()); });
+    case RestMethod::kReady:
+      return send(&Async::ServerReady, inference::ServerReadyRequest(),
+                  [](const auto&, const auto& reply) { return YesOrNo("ready", reply.ready()); });
+    case RestMethod::kModelReady:
+      return send(&Async::ModelReady, named(inference::ModelReadyRequest()),
+                  [](const auto&, const auto& reply) { return YesOrNo("ready", reply.ready()); });
+    case RestMethod::kMetadata:
+      return send(&Async::ModelMetadata, named(inference::ModelMetadataRequest()), as_json);
+    case RestMethod::kConfig:
+      return send(&Async::ModelConfig, named(inference::ModelConfigRequest()),
+                  [](const auto&, const auto& reply) {
+                    return HttpReply{.body = JsonBody(MessageToJson(reply.config()))};
+                  });
+    case RestMethod::kStatistics:
+      return send(&Async::ModelStatistics, named(inference::ModelStatisticsRequest()), as_json);
+    case RestMethod::kIndex: {
+      inference::RepositoryIndexRequest request;
+      DEEPPCR_ASSIGN_OR_RETURN(const auto body, BodyOf(exchange.body, "ready"));
+      if (body.contains("ready")) {
+        DEEPPCR_ASSIGN_OR_RETURN(const bool ready, JsonBool(body["ready"], "ready"));
+        request.set_ready(ready);
+      }
+      return send(&Async::RepositoryIndex, std::move(request), [](const auto&, const auto& reply) {
+        return HttpReply{.body = JsonBody(MessageToJson(reply)["models"])};
+      });
+    }
+    case RestMethod::kLoad: {
+      DEEPPCR_ASSIGN_OR_RETURN(auto request,
+                               AdminRequest<inference::RepositoryModelLoadRequest>(exchange));
+      return send(&Async::RepositoryModelLoad, std::move(request), as_json);
+    }
+    case RestMethod::kUnload: {
+      DEEPPCR_ASSIGN_OR_RETURN(auto request,
+                               AdminRequest<inference::RepositoryModelUnloadRequest>(exchange));
+      return send(&Async::RepositoryModelUnload, std::move(request), as_json);
+    }
+    case RestMethod::kInfer:
+      return Infer(exchange);
+  }
+  return absl::InternalError("no such route");
+}
+
+}  // namespace deeppcr

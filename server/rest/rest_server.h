@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_SERVER_REST_REST_SERVER_H_
+#define DEEPPCR_SERVER_REST_REST_SERVER_H_
+
+// The v2 protocol over HTTP/1.1: bodies are translated to the messages of gRPC and sent to the same
+// server within the process, so that there is one way to an answer, with one set of checks, limits,
+// roles and figures. Driven by events: a request that waits for its answer holds no thread.
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "grpcpp/channel.h"
+#include "inference/grpc_service.grpc.pb.h"
+#include "server/rpc/authorizer.h"
+#include "server/schedule/batcher.h"
+
+struct MHD_Connection;
+struct MHD_Daemon;
+
+namespace deeppcr {
+
+struct RestOptions {
+  int64_t max_body_bytes = int64_t{16} << 20;  // of a request
+  double body_seconds = 30;  // for the body to come; and a second more for every 128 KiB
+};
+
+class RestServer {
+ public:
+  // sockets: listen, do not block, and stay open for as long as this object lives. channel: to the
+  // server of this process. `authorizer` refuses callers at their headers; `batcher` has the budget
+  // for bodies. All outlive this object, and all calls have to end before it goes.
+  // Errors: kUnavailable if the system has no thread or descriptor left.
+  static absl::StatusOr<std::unique_ptr<RestServer>> Start(std::span<const int> sockets,
+                                                           std::shared_ptr<grpc::Channel> channel,
+                                                           const Authorizer& authorizer,
+                                                           Batcher& batcher,
+                                                           const RestOptions& options);
+  // Waits for the calls in progress.
+  ~RestServer();
+
+  // Accepts no connections any more.
+  void StopListening();
+
+  // Requests that have come and whose replies are not sent yet.
+  const std::atomic<int64_t>& exchanges() const { return exchanges_; }
+  RestServer(const RestServer&) = delete;
+  RestServer& operator=(const RestServer&) = delete;
+
+  // For the library's callbacks, which take no others.
+  struct Exchange;  // a request and its reply
+  bool OnRequest(MHD_Connection* connection, const char* path, const char* method,
+                 std::string_view data, Exchange*& exchange);
+  void OnEnd(Exchange* exchange);
+
+ private:
+  RestServer(std::shared_ptr<grpc::Channel> channel, const Authorizer& authorizer, Batcher& batcher,
+             const RestOptions& options);
+
+  bool Begin(MHD_Connection* connection, const char* path, std::string_view method,
+             Exchange& exchange);
+  bool Receive(MHD_Connection* connection, std::string_view data, Exchange& exchange);
+  bool Answer(MHD_Connection* connection, Exchange& exchange);
+  absl::Status Hold(int64_t bytes, Exchange& exchange);
+  absl::Status Call(Exchange& exchange);
+  absl::Status Infer(Exchange& exchange);
+  template <typename Request>
+  static absl::StatusOr<Request> AdminRequest(const Exchange& exchange);
+  template <typename Request, typename Reply, typename Method, typename Encode>
+  void Send(Exchange& exchange, Method method, Request request, Encode encode);
+
+  const RestOptions options_;
+  const Authorizer& authorizer_;
+  Batcher& batcher_;
+  inference::GRPCInferenceService::Stub stub_;
+  std::vector<MHD_Daemon*> daemons_;  // one for each socket
+  std::atomic<int64_t> exchanges_{0};
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  int64_t calls_ = 0;  // guarded by mutex_
+};
+
+}  // namespace deeppcr
+
+#endif  // DEEPPCR_SERVER_REST_REST_SERVER_H_

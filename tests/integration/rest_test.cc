@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// The v2 protocol over HTTP, as curl and other clients speak it, against the same over gRPC.
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "inference/grpc_service.grpc.pb.h"
+#include "tests/integration/service_fixture.h"
+
+namespace deeppcr::testing {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+constexpr char kInfer[] = "infer-0123456789abcdef", kAdmin[] = "admin-0123456789abcdef";
+
+struct HttpAnswer {
+  int code = 0;
+  std::string head, body;
+};
+
+HttpAnswer Ask(const ServerProcess& server, const std::string& method, const std::string& path,
+               const std::string& body = "", const std::string& headers = "") {
+  const std::string text = server.Http(
+      method + " " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + headers +
+          (method == "POST" ? "Content-Length: " + std::to_string(body.size()) + "\r\n" : "") +
+          "\r\n" + body,
+      server.rest_port());
+  HttpAnswer answer;
+  const size_t end = text.find("\r\n\r\n");
+  if (end == std::string::npos || text.size() < 12) return answer;
+  answer.code = std::stoi(text.substr(9, 3));
+  answer.head = text.substr(0, end);
+  answer.body = text.substr(end + 4);
+  return answer;
+}
+
+class RestTest : public ::testing::Test {
+ protected:
+  void SetUp() override { WriteRandomModel(repository_.File("net/1"), {}); }
+  std::unique_ptr<ServerProcess> Start(std::vector<std::string> flags = {}) {
+    flags.push_back("--rest_listen=127.0.0.1:0");
+    return ServerProcess::Start(repository_.path(), std::move(flags));
+  }
+  static std::string InferBody(int64_t n = 2) {
+    const std::vector<float> values = Values(MakeRequest(n).inputs());
+    return json({{"id", "r"},
+                 {"inputs",
+                  {{{"name", "inputs"},
+                    {"shape", {n, kWidth}},
+                    {"datatype", "FP32"},
+                    {"data", values}}}}})
+        .dump();
+  }
+
+  TemporaryDirectory repository_;
+};
+
+TEST_F(RestTest, AnswersAsGrpcDoes) {
+  const auto server = Start();
+  ASSERT_NE(server, nullptr);
+  const auto stub = Connect(server->address());
+  v1::ForwardResponse response;
+  ASSERT_TRUE(Call(*stub, MakeRequest(), &response).ok());
+
+  const HttpAnswer answer = Ask(*server, "POST", "/v2/models/net/infer", InferBody());
+
+  ASSERT_EQ(answer.code, 200) << answer.body;
+  EXPECT_THAT(answer.head, HasSubstr("Content-Type: application/json"));
+  const json reply = json::parse(answer.body);
+  EXPECT_EQ(reply["id"], "r");
+  EXPECT_EQ(reply["model_version"], "1");
+  EXPECT_EQ(reply["parameters"]["converged"], true);
+  EXPECT_EQ(reply["outputs"][0]["data"].get<std::vector<float>>(), Values(response.outputs()));
+  EXPECT_EQ(reply["outputs"][0]["shape"], json({2, kOutputs}));
+  EXPECT_THAT(
+      server->Get("/metrics"),
+      HasSubstr("deeppcr_requests_total{code=\"OK\",method=\"ModelInfer\",model=\"net\"} 1"));
+}
+
+TEST_F(RestTest, TakesAndGivesBytes) {
+  const auto server = Start();
+  ASSERT_NE(server, nullptr);
+  const std::string values = MakeRequest().inputs().data();
+  const std::string object = json({{"parameters", {{"binary_data_output", true}}},
+                                   {"inputs",
+                                    {{{"name", "inputs"},
+                                      {"shape", {2, kWidth}},
+                                      {"datatype", "FP32"},
+                                      {"parameters", {{"binary_data_size", values.size()}}}}}}})
+                                 .dump();
+  const HttpAnswer answer =
+      Ask(*server, "POST", "/v2/models/net/versions/1/infer", object + values,
+          "Inference-Header-Content-Length: " + std::to_string(object.size()) + "\r\n");
+  ASSERT_EQ(answer.code, 200) << answer.body;
+  EXPECT_THAT(answer.head, HasSubstr("Content-Type: application/octet-stream"));
+  const size_t at = answer.head.find("Inference-Header-Content-Length: ");
+  ASSERT_NE(at, std::string::npos);
+  const size_t length = std::stoul(answer.head.substr(at + 33));
+  const auto stub = Connect(server->address());
+  v1::ForwardResponse response;
+  ASSERT_TRUE(Call(*stub, MakeRequest(), &response).ok());
+  EXPECT_EQ(answer.body.substr(length), response.outputs().data());
+}
+
+TEST_F(RestTest, DescribesWhatItServes) {
+  const auto server = Start();
+  ASSERT_NE(server, nullptr);
+  const auto get = [&](const std::string& path) {
+    const HttpAnswer answer = Ask(*server, "GET", path);
+    EXPECT_EQ(answer.code, 200) << path << answer.body;
+    return json::parse(answer.body, nullptr, false);
+  };
+  EXPECT_EQ(get("/v2")["name"], "deeppcr-serve");
+  EXPECT_EQ(get("/v2/health/live")["live"], true);
+  EXPECT_EQ(get("/v2/health/ready")["ready"], true);
+  EXPECT_EQ(get("/v2/models/net/ready")["ready"], true);
+  EXPECT_EQ(get("/v2/models/net")["inputs"][0]["shape"], json({-1, kWidth}));
+  EXPECT_EQ(get("/v2/models/net/config")["max_batch_size"], 16);
+  EXPECT_EQ(get("/v2/models/net/stats")["model_stats"][0]["name"], "net");
+  EXPECT_EQ(get("/v2/models/stats")["model_stats"].size(), 1u);
+  const HttpAnswer index = Ask(*server, "POST", "/v2/repository/index", R"({"ready": true})");
+  EXPECT_EQ(json::parse(index.body)[0]["name"], "net");
+  EXPECT_EQ(Ask(*server, "GET", "/v2/models/other/ready").code, 503);
+}
+
+TEST_F(RestTest, RefusesWithTheReason) {
+  const auto server = Start({"--max_message_bytes=65536"});
+  ASSERT_NE(server, nullptr);
+  struct Case {
+    const char *method, *path;
+    std::string body;
+    int code;
+    const char* text;
+  };
+  const std::string good = InferBody();
+  std::string wide = good;
+  for (const Case& each : std::vector<Case>{
+           {"GET", "/v2/nothing", "", 404, "v2 protocol"},
+           {"GET", "/v2/models/net/infer", "", 405, "expected POST"},
+           {"POST", "/v2/models/net/ready", "", 405, "expected GET"},
+           {"POST", "/v2/models/other/infer", good, 404, "other"},
+           {"POST", "/v2/models/net/versions/7/infer", good, 404, "7"},
+           {"POST", "/v2/models/net/versions/x/infer", good, 400, "version"},
+           {"POST", "/v2/models/net/infer", "{", 400, "JSON"},
+           {"POST", "/v2/models/net/infer", "{}", 400, "inputs"},
+           {"POST", "/v2/models/net/infer", InferBody(65536 / 8), 413, "at most 65536 bytes"},
+           {"POST", "/v2/repository/index", R"({"other": 1})", 400, "other"},
+           {"POST", "/v2/repository/models/net/load", R"({"parameters": {"config": "{}"}})", 400,
+            "config"}}) {
+    const HttpAnswer answer = Ask(*server, each.method, each.path, each.body);
+    EXPECT_EQ(answer.code, each.code) << each.path << " " << each.body.substr(0, 80);
+    const json error = json::parse(answer.body, nullptr, false);
+    ASSERT_TRUE(error.is_object()) << answer.body;
+    EXPECT_THAT(error["error"].get<std::string>(), HasSubstr(each.text)) << each.path;
+  }
+  EXPECT_EQ(Ask(*server, "POST", "/v2/models/net/infer", good).code, 200);
+}
+
+TEST_F(RestTest, HasTheRolesOfGrpc) {
+  std::filesystem::create_directory(repository_.File(".secret"));
+  const std::string tokens = repository_.File(".secret/tokens");
+  std::ofstream(tokens) << "infer " << kInfer << "\nadmin " << kAdmin << " name=ada\n";
+  const auto server = Start({"--token_file=" + tokens});
+  ASSERT_NE(server, nullptr);
+  const auto header = [](const std::string& token) {
+    return "Authorization: Bearer " + token + "\r\n";
+  };
+  const HttpAnswer unknown = Ask(*server, "POST", "/v2/models/net/infer", InferBody());
+  EXPECT_EQ(unknown.code, 401);
+  EXPECT_THAT(unknown.head, HasSubstr("WWW-Authenticate: Bearer"));
+  EXPECT_EQ(Ask(*server, "GET", "/v2/models/net").code, 401);
+  EXPECT_EQ(Ask(*server, "GET", "/v2/health/ready").code, 200);
+  EXPECT_EQ(Ask(*server, "POST", "/v2/models/net/infer", InferBody(), header(kInfer)).code, 200);
+  const std::string unload = "/v2/repository/models/net/unload";
+  EXPECT_EQ(Ask(*server, "POST", unload, "", header(kInfer)).code, 403);
+  EXPECT_EQ(Ask(*server, "POST", unload, "{}", header(kAdmin)).code, 200);
+  EXPECT_THAT(server->Log(), HasSubstr("\"caller\":\"token of ada\""));
+  EXPECT_EQ(Ask(*server, "GET", "/v2/health/ready").code, 503);
+}
+
+TEST_F(RestTest, PlainTextIsForThisMachineWhereThereAreSecrets) {
+  const Finished refused = RunProgram(
+      DEEPPCR_SERVER_BINARY, {"--model_repository=" + repository_.path(), "--token_file=/t",
+                              "--rest_listen=0.0.0.0:0", "--listen=127.0.0.1:0"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.output, HasSubstr("--rest_listen: expected an address at 127.0.0.1"));
+}
+
+// Connections that send half of a body hold its memory for a time that is bounded, and keep nobody
+// waiting.
+TEST_F(RestTest, HalfOfABodyKeepsNobodyWaiting) {
+  const auto server = Start({"--max_queue_bytes=1MiB", "--reply_seconds=1"});
+  ASSERT_NE(server, nullptr);
+  std::vector<int> sockets;
+  for (int i = 0; i < 40; ++i) {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(server->rest_port()));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    const std::string half =
+        "POST /v2/models/net/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 17400\r\n\r\n{\"inp";
+    ASSERT_GT(send(fd, half.data(), half.size(), MSG_NOSIGNAL), 0);
+    sockets.push_back(fd);
+  }
+  // Ten of them hold what there is: others are told, and the server's own port answers.
+  HttpAnswer answer;
+  for (int i = 0; i < 200 && answer.code != 429; ++i)
+    answer = Ask(*server, "POST", "/v2/models/net/infer", InferBody(16));
+  EXPECT_EQ(answer.code, 429) << answer.body;
+  EXPECT_THAT(server->Get("/readyz"), HasSubstr("200 OK"));
+  for (const int fd : sockets) close(fd);
+  for (int i = 0; i < 400 && answer.code != 200; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    answer = Ask(*server, "POST", "/v2/models/net/infer", InferBody());
+  }
+  EXPECT_EQ(answer.code, 200) << answer.body;
+}
+
+TEST_F(RestTest, RequestsInProgressAreAnsweredWhileTheServerDrains) {
+  WriteRandomModel(repository_.File("slow/1"),
+                   {.layers = 8192, .width = 32, .max_batch_size = 256});
+  const auto server = Start({"--workers=1"});
+  ASSERT_NE(server, nullptr);
+  const json slow = {{"parameters", {{"solver", "sequential"}}},
+                     {"inputs",
+                      {{{"name", "inputs"},
+                        {"shape", {256, 32}},
+                        {"datatype", "FP32"},
+                        {"data", std::vector<float>(256 * 32, 0.25f)}}}}};
+  std::vector<std::thread> threads;
+  std::atomic<int> answered{0}, sent{0};
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      sent.fetch_add(1);
+      if (Ask(*server, "POST", "/v2/models/slow/infer", slow.dump()).code == 200)
+        answered.fetch_add(1);
+    });
+  }
+  for (int i = 0; i < 2000; ++i) {
+    if (server->Get("/metrics").find("requests_in_flight{method=\"ModelInfer\"} 4") !=
+        std::string::npos)
+      break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  server->Signal(SIGTERM);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(answered.load(), 4);
+  EXPECT_EQ(server->Wait(20), 0);
+}
+
+}  // namespace
+}  // namespace deeppcr::testing
