@@ -79,7 +79,9 @@ struct ServerConfig {
   std::string compare = "infer";  // infer, admin, off
   double compare_seconds = 10;
   double shadow_rate = 0.01;
-  std::string trace_file;  // empty: no traces
+  double access_log_rate = 0;  // share of requests
+  double slow_seconds = 10;    // of a request that the log tells of; 0: none
+  std::string trace_file;      // empty: no traces
   double trace_rate = 1;
   int64_t max_trace_bytes = int64_t{256} << 20;
   std::string log_format = "json";

@@ -5,6 +5,7 @@
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 
+#include <ctime>
 #include <string>
 
 #include "grpcpp/security/tls_certificate_provider.h"
@@ -89,6 +90,14 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(
 
 std::shared_ptr<grpc::ServerCredentials> MakeAdminCredentials() {
   return tls::LocalServerCredentials(UDS);
+}
+
+absl::StatusOr<int64_t> CertificateEnd(const std::string& path) {
+  DEEPPCR_ASSIGN_OR_RETURN(const Certificate certificate, ReadCertificate("tls_cert", path));
+  std::tm end = {};
+  if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &end) != 1)
+    return InvalidArgument("--tls_cert: ", path, " has no end");
+  return int64_t{timegm(&end)};
 }
 
 }  // namespace deeppcr

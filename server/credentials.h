@@ -2,7 +2,9 @@
 #ifndef DEEPPCR_SERVER_CREDENTIALS_H_
 #define DEEPPCR_SERVER_CREDENTIALS_H_
 
+#include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,6 +26,10 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(
 
 // The credentials of --admin_listen, by which IsOfAdminSocket (rpc/shown.h) knows its calls.
 std::shared_ptr<grpc::ServerCredentials> MakeAdminCredentials();
+
+// When the first certificate of this PEM file ends, in UNIX time. Errors: those of ReadLinkedFile;
+// kInvalidArgument for what is no certificate.
+absl::StatusOr<int64_t> CertificateEnd(const std::string& path);
 
 }  // namespace deeppcr
 

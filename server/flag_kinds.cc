@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "kernels/base/model_name.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 
@@ -74,6 +75,16 @@ FlagSpec Socket(std::string name, std::string ServerConfig::*field, std::string 
     if (!text.starts_with(kUnixScheme) || text.size() == kUnixScheme.size())
       return Mismatch(name, "unix:file", text);
     config.*field = std::string(text.substr(kUnixScheme.size()));
+    return absl::OkStatus();
+  };
+  return spec;
+}
+
+FlagSpec Name(std::string name, std::string ServerConfig::*field, std::string help) {
+  FlagSpec spec = Text(name, "name", field, std::move(help));
+  spec.set = [name, field](std::string_view text, ServerConfig& config) {
+    if (!CheckModelName(text).ok()) return Mismatch(name, "1 to 128 letters, digits and ._-", text);
+    config.*field = std::string(text);
     return absl::OkStatus();
   };
   return spec;

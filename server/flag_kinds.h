@@ -25,6 +25,8 @@ FlagSpec Text(std::string name, std::string unit, std::string ServerConfig::*fie
 FlagSpec Address(std::string name, std::string ServerConfig::*field, std::string help);
 // unix:FILE; the field takes the file alone.
 FlagSpec Socket(std::string name, std::string ServerConfig::*field, std::string help);
+// The name of a model.
+FlagSpec Name(std::string name, std::string ServerConfig::*field, std::string help);
 FlagSpec Names(std::string name, std::vector<std::string> ServerConfig::*field, std::string help);
 FlagSpec Choice(std::string name, std::vector<std::string> choices,
                 std::string ServerConfig::*field, std::string help);

@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/base/model_name.h"
 #include "kernels/base/strings.h"
 #include "kernels/engine.h"
 #include "server/config.h"
@@ -30,18 +29,6 @@ FlagSpec VersionsFlag() {
   return spec;
 }
 
-FlagSpec ModelNameFlag() {
-  FlagSpec spec = Text("model_name", "name", &ServerConfig::model_name,
-                       "The name under which --model_dir is served.");
-  spec.set = [](std::string_view text, ServerConfig& config) -> absl::Status {
-    if (!CheckModelName(text).ok())
-      return Mismatch("model_name", "1 to 128 letters, digits and ._-", text);
-    config.model_name = std::string(text);
-    return absl::OkStatus();
-  };
-  return spec;
-}
-
 void AddModelFlags(std::vector<FlagSpec>& specs) {
   using C = ServerConfig;
   specs.push_back(Text("model_repository", "directory", &C::model_repository,
@@ -50,7 +37,8 @@ void AddModelFlags(std::vector<FlagSpec>& specs) {
                        "In place of --model_repository: the only model, as "
                        "<integer version>/{config.json,model.safetensors}, or these files "
                        "themselves, as model hubs hand them out, which are version 1."));
-  specs.push_back(ModelNameFlag());
+  specs.push_back(
+      Name("model_name", &C::model_name, "The name under which --model_dir is served."));
   specs.push_back(VersionsFlag());
   specs.push_back(
       Choice("model_control", {"explicit", "poll"}, &C::model_control,
@@ -225,13 +213,18 @@ void AddServingFlags(std::vector<FlagSpec>& specs) {
                        "Share of Forward, Generate and Gradient requests repeated after the reply "
                        "by the other kind of solver, or the other way back, to measure speed-up "
                        "and error. Only while nothing waits."));
+  specs.push_back(Real("access_log_rate", "share", 0, 1, &C::access_log_rate,
+                       "Share of requests that have a line in the log."));
+  specs.push_back(Real("slow_seconds", "seconds", 0, 86400, &C::slow_seconds,
+                       "A request that took this long has a warning in the log. 0: none has."));
   specs.push_back(Text("trace_file", "file", &C::trace_file,
                        "What requests spent their time on, for Perfetto (ui.perfetto.dev)."));
   specs.push_back(Real("trace_rate", "share", 0, 1, &C::trace_rate,
                        "Share of requests in --trace_file, beside those whose traceparent says "
                        "sampled."));
   specs.push_back(Integer("max_trace_bytes", "bytes", 1024, int64_t{1} << 40, &C::max_trace_bytes,
-                          "Size at which --trace_file is full."));
+                          "Size at which --trace_file becomes FILE.1, in place of the one before, "
+                          "and begins anew."));
   specs.push_back(Choice("log_format", {"json", "text"}, &C::log_format, "One line per event."));
   specs.push_back(Choice("log_level", {"debug", "info", "warn", "error"}, &C::log_level,
                          "debug writes one line per request."));

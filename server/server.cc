@@ -18,6 +18,7 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/resource_quota.h"
+#include "kernels/base/control_group.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "nlohmann/json.hpp"
@@ -178,12 +179,21 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
                ComparePolicyOf(config.compare),
                config.compare_seconds,
                ScheduleOptionsOf(config),
-               config.versions},
+               config.versions,
+               {.access_rate = config.access_log_rate, .slow_seconds = config.slow_seconds}},
       service_(context_),
       v2_service_(context_),
       token_watch_(config.token_file) {
   // gRPC answers before Start is done with wiring: until then calls are refused.
   context_.draining.store(true);
+  metrics_.SetLimits(config.max_queue_bytes, ReadControlGroup().bytes.value_or(0));
+}
+
+ServerFigures Server::Figures() {
+  return {.connections = acceptor_.connections(),
+          .workers = batcher_.workers(),
+          .busy_seconds = batcher_.BusySeconds(),
+          .held_bytes = batcher_.held_bytes()};
 }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config,
@@ -222,7 +232,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config
 
 absl::Status Server::StartHttp() {
   HttpServer::Handlers handlers = {[this] {
-                                     metrics_.SetConnections(acceptor_.connections());
+                                     metrics_.SetFigures(Figures());
                                      return metrics_.Text();
                                    },
                                    [this] { return Stuck(); },
@@ -316,6 +326,9 @@ void Server::UpdateHealth() {
     if (status.model != nullptr) served.push_back(status.model);
   }
   trajectories_.KeepOnly(served);
+  for (const auto& model : served)
+    model->metrics->queue_capacity->Set(
+        static_cast<double>(OptionsFor(*model, context_.schedule).max_queue_samples));
   // A model of that name would speak for the process.
   known.erase(kLiveness);
   for (const std::string& name : known) health->SetServingStatus(name, serving.contains(name));
@@ -335,6 +348,10 @@ std::vector<std::string> Server::Stuck() const {
 
 void Server::LookAround() {
   if (authorizer_.enabled() && token_watch_.Changed()) ReloadTokens();
+  if (!config_.tls_cert.empty()) {
+    if (const auto end = CertificateEnd(config_.tls_cert); end.ok())
+      metrics_.SetCertificateEnd(*end);
+  }
   if (config_.model_control == "poll") Poll();
   const std::vector<std::string> stuck = Stuck();
   const bool alive = stuck.empty();

@@ -82,6 +82,7 @@ class Server {
   absl::Status StartRest();
   DrainResult StopGrpc(const std::function<bool()>& hurry);
   void LoadModels();
+  ServerFigures Figures();
   // What the liveness probes tell of.
   std::vector<std::string> Stuck() const;
   // Looks at what changes and tells nobody.

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/observe/metrics.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <numbers>
 #include <sstream>
+#include <system_error>
 
 #include "prometheus/collectable.h"
 #include "prometheus/text_serializer.h"
@@ -44,18 +49,51 @@ prometheus::MetricFamily GaugeFamily(const std::string& name, const std::string&
 
 }  // namespace
 
-// Reads the kernel's figures when scraped, so that they cost nothing between scrapes.
+// Reads the kernel's figures when scraped, so that they cost nothing between scrapes. Names are
+// those of every client library of Prometheus, which dashboards and alerts of others know.
 class Metrics::ProcessStatistics : public prometheus::Collectable {
  public:
   std::vector<prometheus::MetricFamily> Collect() const override {
     double virtual_pages = 0, resident_pages = 0;
     std::ifstream("/proc/self/statm") >> virtual_pages >> resident_pages;
     const auto page = static_cast<double>(sysconf(_SC_PAGESIZE));
-    return {GaugeFamily("deeppcr_process_resident_memory_bytes", "Resident memory of the server.",
-                        resident_pages * page),
-            GaugeFamily("deeppcr_process_virtual_memory_bytes", "Address space of the server.",
-                        virtual_pages * page)};
+    rusage used = {};
+    getrusage(RUSAGE_SELF, &used);
+    const auto seconds = [](const timeval& time) {
+      return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+    };
+    rlimit files = {};
+    getrlimit(RLIMIT_NOFILE, &files);
+    std::vector<prometheus::MetricFamily> families = {
+        GaugeFamily("process_resident_memory_bytes", "Resident memory size in bytes.",
+                    resident_pages * page),
+        GaugeFamily("process_virtual_memory_bytes", "Virtual memory size in bytes.",
+                    virtual_pages * page),
+        GaugeFamily("process_start_time_seconds",
+                    "Start time of the process since unix epoch in seconds.", start_),
+        GaugeFamily("process_open_fds", "Number of open file descriptors.", OpenFiles()),
+        GaugeFamily("process_max_fds", "Maximum number of open file descriptors.",
+                    static_cast<double>(files.rlim_cur))};
+    prometheus::MetricFamily cpu = GaugeFamily(
+        "process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", 0);
+    cpu.type = prometheus::MetricType::Counter;
+    cpu.metric[0].counter.value = seconds(used.ru_utime) + seconds(used.ru_stime);
+    families.push_back(std::move(cpu));
+    return families;
   }
+
+ private:
+  static double OpenFiles() {
+    std::error_code error;
+    double files = 0;
+    for (std::filesystem::directory_iterator it("/proc/self/fd", error), end; !error && it != end;
+         it.increment(error))
+      ++files;
+    return files;
+  }
+
+  const double start_ =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 };
 
 std::vector<double> DurationBuckets() { return Geometric(10e-6, std::numbers::sqrt2, 45); }
@@ -105,6 +143,17 @@ PairSeries ModelMetrics::ForPair(std::string_view name, Method method) {
   return metrics_->MakePair(labels_, method, name, owner_);
 }
 
+PairedSeries ModelMetrics::ForPaired(std::string_view solver, std::string_view parallel,
+                                     bool automatic, Method method) {
+  Labels labels = labels_;
+  labels["method"] = std::string(NameOf(method));
+  labels["solver"] = std::string(solver);
+  labels["parallel"] = std::string(parallel);
+  labels["chosen"] = automatic ? "auto" : "request";
+  return {.pairs = owner_.Add(metrics_->pairs_, labels),
+          .last = owner_.Add(metrics_->paired_, labels)};
+}
+
 const StageSeries& ModelMetrics::stages() {
   std::call_once(stages_made_, [&] { stages_ = metrics_->MakeStages(labels_, owner_); });
   return stages_;
@@ -150,12 +199,19 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
           Register(BuildCounter(), registry_, "fallbacks_total",
                    "Samples answered by the sequential solver in place of the requested one, by "
                    "why that one gave up.")),
+      pairs_(Register(BuildCounter(), registry_, "pairs_total",
+                      "Shadow pairs of solves: the solver that answered, the parallel one of the "
+                      "pair, and whether auto or the request chose.")),
       queue_depth_(Register(BuildGauge(), registry_, "queue_depth", "Samples that wait.")),
+      queue_capacity_(Register(BuildGauge(), registry_, "queue_capacity",
+                               "Samples that may wait for a model version.")),
       memory_(Register(BuildGauge(), registry_, "model_memory_bytes",
                        "Weights, tables and workspaces of a ready model.")),
       backend_(Register(BuildGauge(), registry_, "model_backend",
                         "1 for the backend that runs a model version; why: first of those tried, "
-                        "or no_code or self_check of the one before.")) {
+                        "or no_code or self_check of the one before.")),
+      paired_(Register(BuildGauge(), registry_, "last_pair_timestamp_seconds",
+                       "When the last shadow pair of these solvers was measured.")) {
   auto& in_flight = Register(BuildGauge(), registry_, "requests_in_flight",
                              "Requests in progress, or whose reply is not read yet.");
   for (size_t i = 0; i < kMethodNames.size(); ++i) {
@@ -172,8 +228,6 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
   dropped_replies_ = &Register(BuildCounter(), registry_, "replies_dropped_total",
                                "Replies given up because their client did not read them.")
                           .Add({});
-  connections_ =
-      &Register(BuildGauge(), registry_, "connections", "Open connections of gRPC.").Add({});
   refused_connections_ = &Register(BuildCounter(), registry_, "connections_refused_total",
                                    "Connections closed as they came, beyond --max_connections.")
                               .Add({});
@@ -184,6 +238,7 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
     shadows_[i] = &shadows.Add({{"outcome", kOutcomes[i]}});
   }
   AddTrajectories();
+  AddServer();
   Register(BuildGauge(), registry_, "build_info", "Always 1; the labels say what runs.")
       .Add({{"version", std::string(version)},
             {"device", std::string(device)},
@@ -193,6 +248,40 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
 }
 
 Metrics::~Metrics() = default;
+
+void Metrics::AddServer() {
+  connections_ =
+      &Register(BuildGauge(), registry_, "connections", "Open connections of gRPC.").Add({});
+  workers_ = &Register(BuildGauge(), registry_, "workers", "Threads that compute batches.").Add({});
+  held_bytes_ = &Register(BuildGauge(), registry_, "request_bytes",
+                          "Bytes of requests and replies in progress.")
+                     .Add({});
+  max_held_bytes_ = &Register(BuildGauge(), registry_, "request_bytes_limit",
+                              "Bytes that these may have: --max_queue_bytes.")
+                         .Add({});
+  memory_limit_ = &Register(BuildGauge(), registry_, "memory_limit_bytes",
+                            "Memory that the process may have by its control group; 0: no limit.")
+                       .Add({});
+  certificate_end_ = &Register(BuildGauge(), registry_, "certificate_expiry_timestamp_seconds",
+                               "When the certificate of --tls_cert ends; 0: there is none.")
+                          .Add({});
+  busy_seconds_ = &Register(BuildCounter(), registry_, "worker_busy_seconds_total",
+                            "Time that workers computed, all of them together.")
+                       .Add({});
+}
+
+void Metrics::SetFigures(const ServerFigures& figures) {
+  connections_->Set(static_cast<double>(figures.connections));
+  workers_->Set(static_cast<double>(figures.workers));
+  held_bytes_->Set(static_cast<double>(figures.held_bytes));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  busy_seconds_->Increment(std::max(0.0, figures.busy_seconds - busy_seconds_->Value()));
+}
+
+void Metrics::SetLimits(int64_t request_bytes, int64_t memory_bytes) {
+  max_held_bytes_->Set(static_cast<double>(request_bytes));
+  memory_limit_->Set(static_cast<double>(memory_bytes));
+}
 
 void Metrics::AddTrajectories() {
   trajectories_ = &Register(BuildGauge(), registry_, "kept_trajectories",
@@ -280,6 +369,7 @@ std::unique_ptr<ModelMetrics> Metrics::MakeModel(const std::string& name,
   metrics->solvers_.emplace_back(kSeveralSolvers, Method::kCompare);
   metrics->batch_samples = owner.Add(batch_, model, BatchBuckets());
   metrics->queue_samples = owner.Add(queue_depth_, model);
+  metrics->queue_capacity = owner.Add(queue_capacity_, model);
   metrics->memory_bytes = owner.Add(memory_, model);
   metrics->load_seconds = owner.Add(load_, model, DurationBuckets());
   metrics->plan_seconds = owner.Add(plan_, model, DurationBuckets());

@@ -80,6 +80,20 @@ struct PairSeries {
   prometheus::Histogram* error_over_tolerance = nullptr;  // of a solve
 };
 
+// Series that tell which solvers the pairs of solves were of, and how old that knowledge is.
+struct PairedSeries {
+  prometheus::Counter* pairs = nullptr;
+  prometheus::Gauge* last = nullptr;  // UNIX time of the last pair
+};
+
+// What the server does as a whole, as of a scrape.
+struct ServerFigures {
+  int64_t connections = 0;  // of gRPC
+  int64_t workers = 0;      // threads that compute
+  double busy_seconds = 0;  // of all workers together, since the start; never falls
+  int64_t held_bytes = 0;   // of requests and replies in progress
+};
+
 // Owns series: they leave their families with it. Add is thread-safe.
 class SeriesOwner {
  public:
@@ -120,6 +134,11 @@ class ModelMetrics {
   // The series of pairs whose requests were answered by this solver, or this way back of Gradient.
   // Created on first use. Thread-safe.
   PairSeries ForPair(std::string_view name, Method method);
+  // The series of pairs of a solve that `solver` answered, with `parallel` in the pair, which may
+  // be the same; automatic: the plan chose the solver, and not the request. Created on first use.
+  // Thread-safe.
+  PairedSeries ForPaired(std::string_view solver, std::string_view parallel, bool automatic,
+                         Method method);
   // Created on first use. Thread-safe.
   const StageSeries& stages();
 
@@ -128,6 +147,7 @@ class ModelMetrics {
 
   prometheus::Histogram* batch_samples = nullptr;
   prometheus::Gauge* queue_samples = nullptr;
+  prometheus::Gauge* queue_capacity = nullptr;  // samples
   prometheus::Gauge* memory_bytes = nullptr;
   prometheus::Histogram* load_seconds = nullptr;
   prometheus::Histogram* plan_seconds = nullptr;
@@ -185,7 +205,12 @@ class Metrics {
   }
   void CountLoadFailure() { load_failures_->Increment(); }
   void CountDroppedReply() { dropped_replies_->Increment(); }
-  void SetConnections(int64_t count) { connections_->Set(static_cast<double>(count)); }
+  void SetFigures(const ServerFigures& figures);
+  // Sets limits that do not change: bytes of requests and replies, and of the process's memory (0:
+  // none).
+  void SetLimits(int64_t request_bytes, int64_t memory_bytes);
+  // Sets when the certificate of the server ends, in UNIX time.
+  void SetCertificateEnd(int64_t seconds) { certificate_end_->Set(static_cast<double>(seconds)); }
   void CountRefusedConnection() { refused_connections_->Increment(); }
   void CountShadow(ShadowOutcome outcome) { shadows_[static_cast<size_t>(outcome)]->Increment(); }
 
@@ -216,6 +241,7 @@ class Metrics {
   };
 
   void AddTrajectories();
+  void AddServer();
   void Release(const ModelKey& key);
   const CodeCounters& CountersOf(std::string_view model, Method method);
   CodeCounters MakeCounters(const std::string& model, Method method, SeriesOwner& owner);
@@ -231,13 +257,17 @@ class Metrics {
   std::unique_ptr<ProcessStatistics> process_;
   prometheus::Family<prometheus::Histogram>&request_, &queue_, &solve_, &stage_, &iterations_,
       &stages_, &error_, &batch_, &speedup_, &shadow_error_, &tolerance_, &load_, &plan_;
-  prometheus::Family<prometheus::Counter>&requests_, &fallbacks_;
-  prometheus::Family<prometheus::Gauge>&queue_depth_, &memory_, &backend_;
+  prometheus::Family<prometheus::Counter>&requests_, &fallbacks_, &pairs_;
+  prometheus::Family<prometheus::Gauge>&queue_depth_, &queue_capacity_, &memory_, &backend_,
+      &paired_;
   std::array<prometheus::Gauge*, kMethodNames.size()> in_flight_{};
   prometheus::Gauge *ready_ = nullptr, *models_ready_ = nullptr, *models_failed_ = nullptr;
   prometheus::Counter* load_failures_ = nullptr;
   prometheus::Counter* dropped_replies_ = nullptr;
-  prometheus::Gauge* connections_ = nullptr;
+  prometheus::Gauge *connections_ = nullptr, *workers_ = nullptr, *held_bytes_ = nullptr,
+                    *max_held_bytes_ = nullptr, *memory_limit_ = nullptr,
+                    *certificate_end_ = nullptr;
+  prometheus::Counter* busy_seconds_ = nullptr;
   prometheus::Counter* refused_connections_ = nullptr;
   std::array<prometheus::Counter*, 3> shadows_{}, trajectory_drops_{};
   prometheus::Gauge *trajectories_ = nullptr, *trajectory_bytes_ = nullptr;

@@ -2,7 +2,9 @@
 #include "server/observe/tracer.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <fstream>
+#include <utility>
 
 #include "kernels/base/strings.h"
 #include "nlohmann/json.hpp"
@@ -25,6 +27,39 @@ double Microseconds(Tracer::Clock::time_point time) {
   return std::chrono::duration<double, std::micro>(time.time_since_epoch()).count();
 }
 
+// The file of events, and the one before it. Used by one thread at a time.
+class EventFile {
+ public:
+  EventFile(std::string path, int64_t max_bytes) : path_(std::move(path)), max_bytes_(max_bytes) {}
+
+  // Begins the file anew; false if it cannot be written.
+  bool Begin() {
+    file_ = std::ofstream(path_, std::ios::trunc);
+    // Readers accept an array that is never closed, so that a server may end at any time.
+    file_ << "[" << std::flush;
+    bytes_ = 1;
+    return file_.good();
+  }
+  void Write(std::string_view events) {
+    const auto size = static_cast<int64_t>(events.size());
+    if (bytes_ + size > max_bytes_ && bytes_ > 1) {
+      file_.close();
+      std::rename(path_.c_str(), (path_ + ".1").c_str());
+      Begin();
+    }
+    // What is longer than a whole file is left out.
+    if (bytes_ + size > max_bytes_) return;
+    file_ << events << std::flush;
+    bytes_ += size;
+  }
+
+ private:
+  const std::string path_;
+  const int64_t max_bytes_;
+  std::ofstream file_;
+  int64_t bytes_ = 0;
+};
+
 }  // namespace
 
 TraceParent ParseTraceParent(std::string_view header) {
@@ -43,20 +78,18 @@ TraceParent ParseTraceParent(std::string_view header) {
 
 absl::StatusOr<std::unique_ptr<Tracer>> Tracer::Create(const std::string& path, double rate,
                                                        int64_t max_bytes) {
-  std::unique_ptr<Tracer> tracer(new Tracer(rate, max_bytes));
+  std::unique_ptr<Tracer> tracer(new Tracer(rate));
   if (path.empty()) return tracer;
-  auto file = std::make_shared<std::ofstream>(path, std::ios::trunc);
-  // Readers accept an array that is never closed, so that a server may end at any time.
-  *file << "[" << std::flush;
-  if (!*file) return InvalidArgument("--trace_file: ", path, " cannot be written");
-  const auto write = [file](std::string_view events) { *file << events << std::flush; };
+  auto file = std::make_shared<EventFile>(path, max_bytes);
+  if (!file->Begin()) return InvalidArgument("--trace_file: ", path, " cannot be written");
+  const auto write = [file](std::string_view events) { file->Write(events); };
   const auto notice = [](int64_t) { return std::string(); };
   tracer->file_ = std::make_unique<LogQueue>(write, notice, kQueueBytes);
   return tracer;
 }
 
 bool Tracer::Sample(bool asked) {
-  if (file_ == nullptr || bytes_.load(std::memory_order_relaxed) >= max_bytes_) return false;
+  if (file_ == nullptr) return false;
   if (asked && TakeAsked()) return true;
   const auto before = static_cast<double>(requests_.fetch_add(1, std::memory_order_relaxed));
   return static_cast<int64_t>((before + 1) * rate_) != static_cast<int64_t>(before * rate_);
@@ -74,10 +107,7 @@ bool Tracer::TakeAsked() {
 
 void Tracer::Write(const Request& request) {
   if (file_ == nullptr || request.stages.empty()) return;
-  std::string events = EventsOf(request);
-  const auto size = static_cast<int64_t>(events.size());
-  if (bytes_.fetch_add(size, std::memory_order_relaxed) + size <= max_bytes_)
-    file_->Push(std::move(events));
+  file_->Push(EventsOf(request));
 }
 
 // Nested events of one id: the request, and its stages within.

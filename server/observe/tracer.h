@@ -42,7 +42,8 @@ class Tracer {
   };
 
   // Writes nothing without a path. rate: share of requests that are traced without their callers
-  // asking for it. max_bytes: size of the file after which nothing is added.
+  // asking for it. max_bytes: size at which the file is renamed to <path>.1, in place of the one
+  // before, and begins anew.
   // Errors: kInvalidArgument if the file cannot be made.
   static absl::StatusOr<std::unique_ptr<Tracer>> Create(const std::string& path, double rate,
                                                         int64_t max_bytes);
@@ -50,19 +51,18 @@ class Tracer {
   // False if no request is ever traced.
   bool enabled() const { return file_ != nullptr; }
   // True if the next request is to be traced. Callers that ask for it get at most kAskedPerSecond
-  // traces: they must not decide how soon the file is full.
+  // traces: they must not decide how soon older ones are gone.
   bool Sample(bool asked);
   static constexpr int kAskedPerSecond = 50;
   void Write(const Request& request);
 
  private:
-  Tracer(double rate, int64_t max_bytes) : rate_(rate), max_bytes_(max_bytes) {}
+  explicit Tracer(double rate) : rate_(rate) {}
   bool TakeAsked();
   std::string EventsOf(const Request& request);
 
   const double rate_;
-  const int64_t max_bytes_;
-  std::atomic<int64_t> requests_{0}, traced_{0}, bytes_{0};
+  std::atomic<int64_t> requests_{0}, traced_{0};
   std::mutex mutex_;
   Clock::time_point window_{};  // the second in which asked_ requests were traced
   int asked_ = 0;

@@ -269,18 +269,23 @@ void Call::Log(const absl::Status& status, double seconds) const {
                        {"code", StatusCodeName(status.code())},
                        {"message", ToStd(status.message())}});
   }
-  if (!logger.enabled(LogLevel::kDebug)) return;
-  logger.Log(LogLevel::kDebug, "request",
-             {{"method", method},
-              {"model", model},
-              {"version", version_},
-              {"request_id", request_id},
-              {"trace_id", Trace().trace_id},
-              {"code", StatusCodeName(status.code())},
-              {"seconds", seconds},
-              {"queue_seconds", timings_.queue_seconds},
-              {"compute_seconds", timings_.Inference().wall_seconds},
-              {"batch_samples", timings_.batch_samples}});
+  const RequestLine line = context_.lines.Next(seconds);
+  if (line == RequestLine::kNone && !logger.enabled(LogLevel::kDebug)) return;
+  const std::initializer_list<LogField> fields = {
+      {"method", method},
+      {"model", model},
+      {"version", version_},
+      {"request_id", request_id},
+      {"trace_id", Trace().trace_id},
+      {"code", StatusCodeName(status.code())},
+      {"samples", num_samples_},
+      {"solver", solver_},
+      {"seconds", seconds},
+      {"queue_seconds", timings_.queue_seconds},
+      {"compute_seconds", timings_.Inference().wall_seconds},
+      {"batch_samples", timings_.batch_samples}};
+  if (line == RequestLine::kSlow) return logger.LogLimited(LogLevel::kWarn, "slow_request", fields);
+  logger.Log(line == RequestLine::kAccess ? LogLevel::kInfo : LogLevel::kDebug, "request", fields);
 }
 
 }  // namespace deeppcr

@@ -18,6 +18,7 @@
 #include "server/observe/log.h"
 #include "server/observe/metrics.h"
 #include "server/observe/reply_watch.h"
+#include "server/observe/request_lines.h"
 #include "server/observe/tracer.h"
 #include "server/rpc/authorizer.h"
 #include "server/schedule/batcher.h"
@@ -51,6 +52,7 @@ struct ServiceContext {
   double compare_seconds = 10;  // that one comparison may take
   ScheduleOptions schedule;     // the batcher's
   VersionPolicies versions;
+  RequestLines lines;
 
   std::atomic<bool> draining{false};   // new calls are refused; also before Start is done
   std::atomic<bool> leaving{false};    // not ready any more, whatever the models say

@@ -171,6 +171,15 @@ int64_t Batcher::Depth(const ServedModel& model) const {
   return Schedule::Depth(model);
 }
 
+double Batcher::BusySeconds() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const Clock::time_point now = Clock::now();
+  double seconds = busy_seconds_;
+  for (const auto& worker : workers_)
+    if (!worker->running.empty()) seconds += SecondsBetween(worker->since, now);
+  return seconds;
+}
+
 double Batcher::LongestRunSeconds() const {
   std::lock_guard<std::mutex> lock(mutex_);
   const Clock::time_point now = Clock::now();
@@ -245,7 +254,12 @@ bool Batcher::Release(Worker* worker, const Work& work, double seconds) {
   }
   schedule_.Finish(work.batch, seconds);
   // If the inline job expired before it ran, the caller's slot was never taken.
-  if (!work.batch.jobs.empty()) worker->running.clear();
+  if (!work.batch.jobs.empty()) {
+    // What is computed in another's pause is part of that one's time.
+    const bool of_worker = worker != &caller_ && worker->in_between != nullptr;
+    if (of_worker) busy_seconds_ += SecondsBetween(worker->since, Clock::now());
+    worker->running.clear();
+  }
   const bool others_waited =
       worker == &caller_ ||
       (!work.batch.jobs.empty() && schedule_.LimitsInstances(*work.batch.jobs.front()->model));

@@ -74,6 +74,12 @@ class Batcher {
   // The budget of bytes; a request that is alone may take more.
   int64_t max_bytes() const { return options_.max_bytes; }
 
+  // Seconds that the workers have computed, together.
+  double BusySeconds() const;
+  // Bytes that jobs hold.
+  int64_t held_bytes() const { return bytes_.load(); }
+  int workers() const { return static_cast<int>(workers_.size()); }
+
   // For how many seconds the batch that has been computed for longest has been.
   double LongestRunSeconds() const;
 
@@ -118,6 +124,7 @@ class Batcher {
   std::condition_variable wake_;
   // The members below are guarded by mutex_.
   Schedule schedule_;
+  double busy_seconds_ = 0;  // of batches that have ended
   IdleTask idle_task_;
   CancelToken* idle_token_ = nullptr;  // the token of the idle task that runs
   int sleeping_ = 0;

@@ -214,6 +214,11 @@ void ShadowSampler::Measure(const ServedModel& model, const ResolvedOptions& pri
     ObserveFinite(*series.relative_error, (*rows)[parallel].max_state_error);
     ObserveFinite(*series.error_over_tolerance, (*rows)[parallel].max_error_over_tolerance);
   }
+  const PairedSeries paired = model.metrics->ForPaired(
+      primary.solver, pair[parallel]->solver, primary.automatic,
+      model.model->info().generates() ? Method::kGenerate : Method::kForward);
+  paired.pairs->Increment();
+  paired.last->SetToCurrentTime();
   metrics_.CountShadow(ShadowOutcome::kMeasured);
 }
 

@@ -220,6 +220,15 @@ class KubernetesTest(unittest.TestCase):
         self.assertIn(f'as: {metric}', text)
 
 
+    def test_the_monitor_finds_the_service(self):
+        monitor, service = self.objects['ServiceMonitor']['spec'], self.objects['Service']
+        self.assertEqual(monitor['selector']['matchLabels'], service['metadata']['labels'])
+        # The rules and the dashboard know the servers as the job deeppcr.
+        self.assertEqual(service['metadata']['labels'][monitor['jobLabel']], 'deeppcr')
+        self.assertIn(monitor['endpoints'][0]['port'],
+                      {port['name'] for port in service['spec']['ports']})
+
+
 class PrometheusTest(unittest.TestCase):
 
     def setUp(self):
@@ -264,7 +273,7 @@ class QueryTest(unittest.TestCase):
         seen = set()
         for origin, expression in self.expressions():
             bare = re.sub(r'\{[^}]*\}', '', expression)
-            names = re.findall(r'\bdeeppcr[\w:]*', bare)
+            names = re.findall(r'\b(?:deeppcr|process_)[\w:]*', bare)
             self.assertTrue(names or 'up' in bare, f'{origin}: {expression}')
             for name in names:
                 self.assertIn(name, known, f'{origin}: {expression}')
@@ -336,11 +345,26 @@ class GrafanaTest(unittest.TestCase):
     def test_dashboard_shows_what_the_service_promises(self):
         queries = ' '.join(query for path in DASHBOARDS
                            for query in dashboard_queries(json.loads(path.read_text())))
-        for wanted in ('histogram_quantile(0.5,', 'histogram_quantile(0.95,',
+        for wanted in ('deeppcr_pairs_total', 'deeppcr_last_pair_timestamp_seconds',
+                       'deeppcr_shadow_error_over_tolerance', 'histogram_quantile(0.5,', 'histogram_quantile(0.95,',
                        'histogram_quantile(0.99,', 'by (le, solver)', 'deeppcr_speedup_ratio',
                        'deeppcr_shadow_relative_error', 'deeppcr_iterations', 'by (reason)',
                        'deeppcr_queue_depth', 'by (code)'):
             self.assertIn(wanted, queries)
+
+
+    def test_the_first_row_answers_the_question_for_every_model(self):
+        for path in DASHBOARDS:
+            table = min(json.loads(path.read_text())['panels'], key=lambda panel: panel['gridPos']['y'])
+            self.assertEqual(table['type'], 'table')
+            organize = table['transformations'][-1]['options']
+            # Every column comes from a query, and every query has its column.
+            values = {f'Value #{target["refId"]}' for target in table['targets']}
+            self.assertEqual({name for name in organize['renameByName'] if name.startswith('Value')},
+                             values)
+            labels = set(organize['renameByName']) - values
+            grouped = re.search(r'by \(([^)]*)\)', table['targets'][0]['expr']).group(1)
+            self.assertEqual(labels, set(re.split(r',\s*', grouped)))
 
 
 class DockerfileTest(unittest.TestCase):

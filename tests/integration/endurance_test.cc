@@ -57,7 +57,7 @@ class EnduranceTest : public ServiceTest {
     grpc::ClientContext context;
     return stub_->UnloadModel(&context, request, &response);
   }
-  double Resident() { return Metric("deeppcr_process_resident_memory_bytes"); }
+  double Resident() { return Metric("process_resident_memory_bytes"); }
 
   // True if memory has come to rest: the least size in the last quarter of the cycles is less than
   // two models above the least size in the second. Memory that is only slow to be freed comes and

@@ -247,7 +247,7 @@ TEST_F(OperationsTest, MetricsFollowRequests) {
   EXPECT_GE(Metric("deeppcr_batch_samples_count{model=\"net\",version=\"1\"}"), 1);
   EXPECT_EQ(Metric("deeppcr_model_load_seconds_count{model=\"net\",version=\"1\"}"), 1);
   EXPECT_GT(Metric("deeppcr_model_memory_bytes{model=\"net\",version=\"1\"}"), 0);
-  EXPECT_GT(Metric("deeppcr_process_resident_memory_bytes"), 1e6);
+  EXPECT_GT(Metric("process_resident_memory_bytes"), 1e6);
 }
 
 // The stages of a request follow one another, in the metrics and in the trace.

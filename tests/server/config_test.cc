@@ -177,6 +177,8 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"PollSeconds", "--poll_seconds=0.5", "--poll_seconds: expected seconds in [1,"},
         RefusedCase{"Compare", "--compare=yes", "--compare: expected one of infer, admin, off"},
         RefusedCase{"RestListen", "--rest_listen=8000", "--rest_listen: expected host:port"},
+        RefusedCase{"AccessLogRate", "--access_log_rate=2", "--access_log_rate: expected share"},
+        RefusedCase{"SlowSeconds", "--slow_seconds=x", "--slow_seconds: expected seconds"},
         RefusedCase{"ModelDir", "--model_dir=", "--model_dir: expected directory"},
         RefusedCase{"ModelDirToo", "--model_dir=d", "--model_dir: expected no --model_repository"},
         RefusedCase{"ModelName", "--model_name=a/b", "--model_name: expected 1 to 128 letters"},
@@ -269,7 +271,7 @@ TEST(ConfigTest, BudgetsFollowFromTheMemoryThatThereIs) {
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository accepts any path; another test covers its absence.
-  constexpr size_t kFlags = 63;
+  constexpr size_t kFlags = 65;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
 

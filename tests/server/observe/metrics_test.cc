@@ -24,7 +24,7 @@ std::string WithoutProcess(const std::string& text) {
   std::istringstream lines(text);
   std::string kept;
   for (std::string line; std::getline(lines, line);) {
-    if (line.find("deeppcr_process_") == std::string::npos) kept += line + "\n";
+    if (line.find("process_") == std::string::npos) kept += line + "\n";
   }
   return kept;
 }
@@ -100,8 +100,9 @@ TEST_F(MetricsTest, TextIsWellFormed) {
 
   std::istringstream text(metrics_.Text());
 
-  const std::regex sample(R"re(deeppcr_[a-z_]+(\{([a-z_]+="[^"]*",?)+\})? ([0-9.e+-]+|\+Inf))re");
-  const std::regex comment(R"(# (HELP|TYPE) deeppcr_[a-z_]+ .+)");
+  const std::regex sample(
+      R"re((deeppcr|process)_[a-z_]+(\{([a-z_]+="[^"]*",?)+\})? ([0-9.e+-]+|\+Inf))re");
+  const std::regex comment(R"(# (HELP|TYPE) (deeppcr|process)_[a-z_]+ .+)");
   std::set<std::string> types;
   int samples = 0;
   for (std::string line; std::getline(text, line);) {
@@ -225,7 +226,7 @@ TEST_F(MetricsTest, SeriesComeAndGoWhileOthersUseTheirs) {
 
 TEST_F(MetricsTest, ProcessMemoryIsPlausible) {
   const std::string text = metrics_.Text();
-  const std::string name = "\ndeeppcr_process_resident_memory_bytes ";
+  const std::string name = "\nprocess_resident_memory_bytes ";
   const size_t at = text.find(name);
   ASSERT_NE(at, std::string::npos);
   const double bytes = std::stod(text.substr(at + name.size()));

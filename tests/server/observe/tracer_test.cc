@@ -47,8 +47,9 @@ class TracerTest : public ::testing::Test {
     return *Tracer::Create(path_, rate, max_bytes);
   }
   // Parses the file as readers do: the array is not closed.
-  nlohmann::json Read() const {
-    std::ifstream file(path_);
+  nlohmann::json Read() const { return Read(path_); }
+  static nlohmann::json Read(const std::string& path) {
+    std::ifstream file(path);
     std::string text{std::istreambuf_iterator<char>(file), {}};
     while (!text.empty() && (text.back() == '\n' || text.back() == ',')) text.pop_back();
     return nlohmann::json::parse(text + "]");
@@ -113,17 +114,24 @@ TEST_F(TracerTest, TakesItsShareAndWhatIsAskedFor) {
   EXPECT_TRUE(none->Sample(true));
 }
 
-TEST_F(TracerTest, StopsWhereTheFileIsFull) {
+TEST_F(TracerTest, AFullFileBecomesTheOneBefore) {
   const auto stages = Stages();
   {
     const auto tracer = New(1, 4096);
-    for (int i = 0; i < 100; ++i) tracer->Write(RequestOf(stages));
-    EXPECT_FALSE(tracer->Sample(true));
+    for (int i = 0; i < 100; ++i) {
+      tracer->Write(RequestOf(stages));
+      EXPECT_TRUE(tracer->Sample(false));
+    }
   }
-  const nlohmann::json events = Read();
-  EXPECT_GT(events.size(), 0u);
-  EXPECT_EQ(events.size() % 6, 0u);
-  EXPECT_LT(events.dump().size(), 4096u);
+  const nlohmann::json last = Read(), before = Read(path_ + ".1");
+  for (const nlohmann::json& events : {last, before}) {
+    EXPECT_GT(events.size(), 0u);
+    EXPECT_EQ(events.size() % 6, 0u);
+    EXPECT_LT(events.dump().size(), 4096u);
+  }
+  // Nothing is missing in between, nor at the end.
+  EXPECT_EQ(last.back()["id"], 99);
+  EXPECT_EQ(last.front()["id"].get<int>(), before.back()["id"].get<int>() + 1);
 }
 
 TEST_F(TracerTest, WithoutAFileNothingIsTraced) {

@@ -272,9 +272,13 @@ TEST_F(BatcherTest, TellsForHowLongABatchHasBeenComputed) {
   Occupy(batcher, blocker);
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_GE(batcher.LongestRunSeconds(), 0.05);
+  const double busy = batcher.BusySeconds();
+  EXPECT_GE(busy, 0.05);
   fake_->gate.Open();
   EXPECT_TRUE(blocker.Wait().status.ok());
   EXPECT_EQ(batcher.LongestRunSeconds(), 0);
+  EXPECT_GE(batcher.BusySeconds(), busy);
+  EXPECT_EQ(batcher.BusySeconds(), batcher.BusySeconds()) << "nobody computes";
 }
 
 TEST_F(BatcherTest, WhatWaitsForCompanyIsComputedOnceThereWillBeNone) {

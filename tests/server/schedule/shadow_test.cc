@@ -105,6 +105,21 @@ TEST_F(ShadowTest, PairsAParallelPrimaryWithSequential) {
   EXPECT_THAT(fake_->comparisons()[0], ElementsAre(3.0f, 4.0f));
 }
 
+TEST_F(ShadowTest, CountsPairsByTheirSolversAndWhoChose) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  ResolvedOptions automatic = newton_;
+  automatic.automatic = true;
+  const auto pairs = [](const std::string& chosen, const std::string& solver) {
+    return "{chosen=\"" + chosen +
+           "\",method=\"Forward\",model=\"m\",parallel=\"newton\",solver=\"" + solver +
+           "\",version=\"1\"} ";
+  };
+  sampler.Offer(model_, automatic, NewSample());
+  ASSERT_TRUE(WaitForText("deeppcr_pairs_total" + pairs("auto", "newton") + "1\n"));
+  EXPECT_THAT(metrics_.Text(),
+              HasSubstr("deeppcr_last_pair_timestamp_seconds" + pairs("auto", "newton") + "1"));
+}
+
 TEST_F(ShadowTest, PairsASequentialPrimaryWithThePlansParallelSolver) {
   ShadowSampler sampler(1, batcher_, metrics_);
   ResolvedOptions primary;
@@ -118,6 +133,9 @@ TEST_F(ShadowTest, PairsASequentialPrimaryWithThePlansParallelSolver) {
   EXPECT_TRUE(
       WaitForText("deeppcr_shadow_relative_error_sum{method=\"Forward\",model=\"m\",solver="
                   "\"sequential\",version=\"1\"} 2"));
+  EXPECT_TRUE(
+      WaitForText("deeppcr_pairs_total{chosen=\"request\",method=\"Forward\",model=\"m\","
+                  "parallel=\"newton\",solver=\"sequential\",version=\"1\"} 1\n"));
 }
 
 TEST_F(ShadowTest, AnInterruptedPairIsNotObserved) {
