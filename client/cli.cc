@@ -217,6 +217,10 @@ int RunCli(int argc, const char* const* argv) {
   const absl::Status status = run();
   if (status.ok()) return 0;
   absl::FPrintF(stderr, "deeppcr: %s\n", ExplainFailure(status, global.server));
+  // Whoever is at fault finds more in the log; others have been told what to do.
+  const bool ours = absl::IsInternal(status) || absl::IsUnknown(status);
+  if (const std::string trace = TraceIdOf(status); ours && !trace.empty())
+    absl::FPrintF(stderr, "deeppcr: the server's log knows this call by its trace_id %s\n", trace);
   return kFailed;
 }
 

@@ -7,9 +7,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <utility>
 
+#include "absl/random/random.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "client/server_address.h"
 #include "deeppcr/v1/deeppcr.grpc.pb.h"
@@ -32,9 +36,22 @@ using TimePoint = std::chrono::system_clock::time_point;
 using HealthRequest = google::protobuf::StringValue;
 using HealthReply = google::protobuf::Int32Value;
 
-absl::Status ToAbslStatus(const grpc::Status& status) {
-  if (status.ok()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+constexpr char kTraceUrl[] = "deeppcr/trace_id";
+
+absl::Status ToAbslStatus(const grpc::Status& status, const std::string& trace_id) {
+  absl::Status error(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  error.SetPayload(kTraceUrl, absl::Cord(trace_id));
+  return error;
+}
+
+// Random hex digits that are not all 0, which W3C takes for none.
+std::string NewId(int digits) {
+  thread_local absl::BitGen random;
+  std::string id;
+  for (; digits > 0; digits -= 8)
+    absl::StrAppend(&id,
+                    absl::Hex(absl::Uniform<uint32_t>(random, 1, UINT32_MAX), absl::kZeroPad8));
+  return id;
 }
 
 // True for a token in the form that servers accept; other bytes would not fit gRPC metadata.
@@ -248,9 +265,12 @@ class Client::Impl {
     grpc::ClientContext context;
     context.set_deadline(deadline);
     if (!options_.token.empty()) context.AddMetadata("authorization", "Bearer " + options_.token);
+    // Not marked as sampled: whether calls are traced is the server's choice.
+    const std::string trace_id = NewId(32);
+    context.AddMetadata("traceparent", StrCat("00-", trace_id, "-", NewId(16), "-00"));
     Reply reply;
     const grpc::Status status = method(&context, &reply);
-    if (!status.ok()) return ToAbslStatus(status);
+    if (!status.ok()) return ToAbslStatus(status, trace_id);
     return reply;
   }
 
@@ -269,6 +289,11 @@ class Client::Impl {
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<Stub> stub_;
 };
+
+std::string TraceIdOf(const absl::Status& status) {
+  const auto payload = status.GetPayload(kTraceUrl);
+  return payload.has_value() ? std::string(*payload) : std::string();
+}
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
   DEEPPCR_ASSIGN_OR_RETURN(const ServerAddress address, ParseServerAddress(options.server));

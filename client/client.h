@@ -33,7 +33,14 @@ struct ClientOptions {
 // The result of a health check of the server or of one model.
 enum class Health { kServing, kNotServing, kUnknown };
 
+// The trace id, 32 hex digits, of the call that ended with this error; empty for one that sent
+// none.
+std::string TraceIdOf(const absl::Status& status);
+
 // Thread-safe: any number of threads may call at a time; all calls share one connection.
+//
+// Every call bears a W3C traceparent of its own, by whose trace id the server's log and traces know
+// it; TraceIdOf tells that of a call that failed.
 //
 // Errors: the status code and message of the server. kUnavailable if no connection could be made,
 // kDeadlineExceeded at the deadline, kInternal for a reply that breaks the protocol.

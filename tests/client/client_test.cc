@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -56,6 +57,12 @@ class DeadPort {
   int socket_;
   int port_ = 0;
 };
+
+// Expects the code and the message; a status bears the trace id of its call too.
+void ExpectEnded(const absl::Status& status, const absl::Status& expected) {
+  EXPECT_EQ(status.code(), expected.code());
+  EXPECT_EQ(status.message(), expected.message());
+}
 
 TEST(ClientTest, ForwardAnswers) {
   FakeService service;
@@ -118,9 +125,9 @@ TEST(ClientTest, FailuresOfGenerationComeThrough) {
   const auto client = MakeClient(service.address());
   const auto ignore = [](const v1::GenerateProgress&) {};
 
-  EXPECT_EQ(client->Generate(TwoDrawings()).status(), absl::AbortedError("no convergence"));
-  EXPECT_EQ(client->StreamGenerate(TwoDrawings(), ignore).status(),
-            absl::AbortedError("no convergence"));
+  ExpectEnded(client->Generate(TwoDrawings()).status(), absl::AbortedError("no convergence"));
+  ExpectEnded(client->StreamGenerate(TwoDrawings(), ignore).status(),
+              absl::AbortedError("no convergence"));
   EXPECT_EQ(service.calls(), 2);
 }
 
@@ -132,8 +139,8 @@ TEST(ClientTest, StreamsThatBreakTheProtocolAreInternal) {
     writer->Write(v1::StreamGenerateResponse());
     return grpc::Status::OK;
   };
-  EXPECT_EQ(client->StreamGenerate(TwoDrawings(), ignore).status(),
-            absl::InternalError("bad reply: the stream ended without a result"));
+  ExpectEnded(client->StreamGenerate(TwoDrawings(), ignore).status(),
+              absl::InternalError("bad reply: the stream ended without a result"));
 
   service.on_stream = [](grpc::ServerWriter<v1::StreamGenerateResponse>* writer) {
     v1::StreamGenerateResponse result;
@@ -141,8 +148,8 @@ TEST(ClientTest, StreamsThatBreakTheProtocolAreInternal) {
     while (writer->Write(result)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return grpc::Status::OK;
   };
-  EXPECT_EQ(client->StreamGenerate(TwoDrawings(), ignore).status(),
-            absl::InternalError("bad reply: messages after the result"));
+  ExpectEnded(client->StreamGenerate(TwoDrawings(), ignore).status(),
+              absl::InternalError("bad reply: messages after the result"));
 }
 
 TEST(ClientTest, DeadlineEndsAStream) {
@@ -184,6 +191,28 @@ TEST(ClientTest, EveryStatusCodeComesThroughWithItsMessageAndIsNeverRepeated) {
     EXPECT_EQ(reply.status().message(), "why");
     EXPECT_EQ(service.calls(), before + 1) << "code " << code;
   }
+}
+
+TEST(ClientTest, EveryCallHasATraceOfItsOwn) {
+  FakeService service;
+  const auto client = MakeClient(service.address());
+  std::set<std::string> traces;
+  std::string last;
+  service.on_forward = [&](auto* context, const auto&, auto*) {
+    const auto found = context->client_metadata().find("traceparent");
+    if (found == context->client_metadata().end()) return grpc::Status::OK;
+    last = std::string(found->second.data(), found->second.size());
+    traces.insert(last);
+    return traces.size() == 8 ? grpc::Status(grpc::StatusCode::ABORTED, "why") : grpc::Status::OK;
+  };
+  absl::Status status;
+  for (int i = 0; i < 8; ++i) status = client->Forward(OneSample()).status();
+  EXPECT_EQ(traces.size(), 8u);
+  for (const std::string& trace : traces)
+    EXPECT_THAT(trace, ::testing::MatchesRegex("00-[0-9a-f]{32}-[0-9a-f]{16}-00"));
+  EXPECT_EQ(TraceIdOf(status), last.substr(3, 32));
+  EXPECT_EQ(TraceIdOf(absl::OkStatus()), "");
+  EXPECT_EQ(TraceIdOf(absl::InvalidArgumentError("before it was sent")), "");
 }
 
 TEST(ClientTest, DeadlineReachesTheServerAndEndsTheCall) {

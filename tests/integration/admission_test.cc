@@ -21,8 +21,8 @@ constexpr int64_t kSlowBatch = 256;
 class AdmissionTest : public ::testing::Test {
  protected:
   AdmissionTest() {
-    // A full batch takes about a tenth of a second.
-    WriteRandomModel(File("slow/1"), {.layers = 4096, .width = 32, .max_batch_size = kSlowBatch});
+    // A full batch takes some hundredths of a second.
+    WriteRandomModel(File("slow/1"), {.layers = 1024, .width = 32, .max_batch_size = kSlowBatch});
     WriteRandomModel(File("net/1"), {});
   }
   std::string File(const std::string& name) const { return repository_.File(name); }
@@ -85,16 +85,16 @@ class AdmissionTest : public ::testing::Test {
 TEST_F(AdmissionTest, WhoWouldWaitTooLongIsToldAtOnce) {
   const auto server = ServerProcess::Start(
       repository_.path(),
-      {"--workers=1", "--max_queue_seconds=0.4", "--max_queue=100000", "--shadow_rate=0"});
+      {"--workers=1", "--max_queue_seconds=0.5", "--max_queue=100000", "--shadow_rate=0"});
   ASSERT_NE(server, nullptr);
-  Flood(*server, 40);
+  Flood(*server, 60);
 
   const Reply refused = UntilRefused([&] { return Send(*server, Slow()); });
 
   ASSERT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("a request for model 'slow' would wait"));
-  EXPECT_THAT(refused.status.error_message(), HasSubstr("the limit is 0.4 s"));
-  EXPECT_GT(std::stod(refused.wait), 0.4);
+  EXPECT_THAT(refused.status.error_message(), HasSubstr("the limit is 0.5 s"));
+  EXPECT_GT(std::stod(refused.wait), 0.5);
   EXPECT_GE(std::stoll(refused.depth), 0);
   // The queue of one model is none for another: a small request waits for a batch at most.
   EXPECT_TRUE(Send(*server, MakeRequest(1)).status.ok());
@@ -104,14 +104,14 @@ TEST_F(AdmissionTest, WhoWouldMissItsDeadlineIsToldBeforeIt) {
   const auto server = ServerProcess::Start(
       repository_.path(), {"--workers=1", "--max_queue=100000", "--shadow_rate=0"});
   ASSERT_NE(server, nullptr);
-  Flood(*server, 40);
+  Flood(*server, 60);
 
   const Reply refused =
-      UntilRefused([&] { return Send(*server, Slow(), std::chrono::milliseconds(400)); });
+      UntilRefused([&] { return Send(*server, Slow(), std::chrono::milliseconds(500)); });
 
   ASSERT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("its deadline is in"));
-  EXPECT_LT(refused.seconds, 0.4);
+  EXPECT_LT(refused.seconds, 0.5);
 }
 
 TEST_F(AdmissionTest, AClientTakesItsShareAndNoMore) {
