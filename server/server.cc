@@ -301,11 +301,11 @@ absl::Status Server::StartRest() {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
-  DEEPPCR_ASSIGN_OR_RETURN(
-      rest_,
-      RestServer::Start(
-          rest_listener_->sockets(), grpc_->InProcessChannel(arguments), authorizer_, batcher_,
-          {.max_body_bytes = config_.max_message_bytes, .body_seconds = config_.reply_seconds}));
+  DEEPPCR_ASSIGN_OR_RETURN(rest_, RestServer::Start(rest_listener_->sockets(),
+                                                    grpc_->InProcessChannel(arguments), authorizer_,
+                                                    {.max_body_bytes = config_.max_message_bytes,
+                                                     .max_held_bytes = config_.max_queue_bytes / 4,
+                                                     .body_seconds = config_.reply_seconds}));
   return absl::OkStatus();
 }
 
@@ -425,7 +425,7 @@ Server::DrainResult Server::Drain(const std::function<bool()>& hurry) {
   }
   context_.draining.store(true);
   acceptor_.Stop();
-  if (rest_ != nullptr) rest_->StopListening();
+
   batcher_.Flush();
   store_.Stop();
   DrainResult result = DrainResult::kClean;
@@ -452,8 +452,11 @@ Server::DrainResult Server::StopGrpc(const std::function<bool()>& hurry) {
     logger_.Log(LogLevel::kWarn, "replies_unread", {{"calls", context_.calls.load()}});
   }
   std::this_thread::sleep_for(kRefusalTime);
-  if (rest_ != nullptr) WaitForZero(rest_->exchanges(), kReadPatienceSeconds, hurry);
-  rest_.reset();
+  if (rest_ != nullptr) {
+    rest_->Leave();
+    WaitForZero(rest_->exchanges(), kReadPatienceSeconds, hurry);
+    rest_.reset();
+  }
   grpc_->Shutdown(std::chrono::system_clock::now() + kShutdownDeadline);
   grpc_->Wait();
   const auto gone = [](const std::atomic<int64_t>& count) {

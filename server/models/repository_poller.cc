@@ -29,6 +29,8 @@ std::string FilesOf(const fs::path& folder) {
   for (const std::string& name : EntriesOf(folder, error)) {
     struct stat status = {};
     if (lstat((folder / name).c_str(), &status) != 0) return {};
+    // Beside the files of a hub's snapshot lie those of tools, which are no part of the model.
+    if (name.front() == '.' || S_ISDIR(status.st_mode)) continue;
     files += StrCat(name, " ", status.st_ino, " ", status.st_size, " ", status.st_mtim.tv_sec, ".",
                     status.st_mtim.tv_nsec, "\n");
     has_config = has_config || name == "config.json";

@@ -2,10 +2,12 @@
 #include "server/rest/rest_server.h"
 
 #include <microhttpd.h>
+#include <strings.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdarg>
+#include <cstring>
 #include <functional>
 #include <thread>
 #include <utility>
@@ -26,10 +28,10 @@ using Clock = std::chrono::steady_clock;
 using V2 = inference::GRPCInferenceService;
 
 constexpr unsigned kMaxConnections = 512;
-constexpr unsigned kIdleSeconds = 60;
+constexpr unsigned kIdleSeconds = 20;
 constexpr size_t kBytesOfAConnection = 32768;
 // A body in JSON, beside the tensors that are made of it and the message that they are sent in.
-constexpr int64_t kBytesPerBodyByte = 6;
+constexpr int64_t kBytesPerBodyByte = 10;
 constexpr char kJsonLength[] = "Inference-Header-Content-Length";
 constexpr char kJson[] = "application/json", kBinary[] = "application/octet-stream";
 constexpr double kBytesPerSecond = 128 << 10;
@@ -59,7 +61,8 @@ absl::StatusOr<std::optional<int64_t>> BytesIn(MHD_Connection* connection, const
   const std::string text = HeaderOf(connection, name);
   if (text.empty()) return std::nullopt;
   int64_t bytes = 0;
-  if (absl::SimpleAtoi(text, &bytes) && bytes >= 0) return bytes;
+  const bool digits = std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+  if (digits && absl::SimpleAtoi(text, &bytes)) return bytes;
   return InvalidArgument(name, ": expected a number of bytes, got ", Quoted(text));
 }
 
@@ -81,6 +84,17 @@ void HandleEnd(void* self, MHD_Connection*, void** exchange, MHD_RequestTerminat
   *exchange = nullptr;
 }
 
+// Leaves paths as they came: an escaped slash is no slash, and names have no escapes.
+size_t LeaveEscaped(void*, MHD_Connection*, char* text) { return std::strlen(text); }
+
+// Counts the headers that say where a body ends.
+MHD_Result CountLengths(void* count, MHD_ValueKind, const char* name, const char*) {
+  const bool is_length = strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0 ||
+                         strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0;
+  *static_cast<int*>(count) += is_length ? 1 : 0;
+  return MHD_YES;
+}
+
 // The library would write of every connection that ends early.
 void Ignore(void*, const char*, va_list) {}
 
@@ -93,32 +107,31 @@ struct RestServer::Exchange {
   std::string authorization, traceparent;  // headers
   std::optional<int64_t> json_bytes;
   std::string body;
-  std::shared_ptr<ClientAccount> client;
   int64_t held_bytes = 0;
   bool refused = false;  // answered before its body has come
+  bool is_over = false;  // its body does not fit, and is not kept
   std::string sent;      // the body of the reply, on its way
   // Makes the reply, which may take long, on a thread of this server; set once the call has ended.
   std::function<HttpReply()> reply;
 };
 
 RestServer::RestServer(std::shared_ptr<grpc::Channel> channel, const Authorizer& authorizer,
-                       Batcher& batcher, const RestOptions& options)
-    : options_(options), authorizer_(authorizer), batcher_(batcher), stub_(channel) {}
+                       const RestOptions& options)
+    : options_(options), authorizer_(authorizer), stub_(channel) {}
 
 absl::StatusOr<std::unique_ptr<RestServer>> RestServer::Start(
     std::span<const int> sockets, std::shared_ptr<grpc::Channel> channel,
-    const Authorizer& authorizer, Batcher& batcher, const RestOptions& options) {
-  std::unique_ptr<RestServer> server(
-      new RestServer(std::move(channel), authorizer, batcher, options));
+    const Authorizer& authorizer, const RestOptions& options) {
+  std::unique_ptr<RestServer> server(new RestServer(std::move(channel), authorizer, options));
   const unsigned threads = std::clamp(std::thread::hardware_concurrency() / 4, 2u, 8u);
   for (const int socket_fd : sockets) {
     MHD_Daemon* const daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, nullptr,
+        MHD_USE_POLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, nullptr,
         nullptr, &HandleRequest, server.get(), MHD_OPTION_EXTERNAL_LOGGER, &Ignore, nullptr,
-        MHD_OPTION_NOTIFY_COMPLETED, &HandleEnd, server.get(), MHD_OPTION_LISTEN_SOCKET, socket_fd,
-        MHD_OPTION_THREAD_POOL_SIZE, threads, MHD_OPTION_CONNECTION_LIMIT, kMaxConnections,
-        MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        kBytesOfAConnection, MHD_OPTION_END);
+        MHD_OPTION_UNESCAPE_CALLBACK, &LeaveEscaped, nullptr, MHD_OPTION_NOTIFY_COMPLETED,
+        &HandleEnd, server.get(), MHD_OPTION_LISTEN_SOCKET, socket_fd, MHD_OPTION_THREAD_POOL_SIZE,
+        threads, MHD_OPTION_CONNECTION_LIMIT, kMaxConnections, MHD_OPTION_CONNECTION_TIMEOUT,
+        kIdleSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, kBytesOfAConnection, MHD_OPTION_END);
     if (daemon == nullptr)
       return absl::UnavailableError("--rest_listen: the HTTP server does not start");
     server->daemons_.push_back(daemon);
@@ -126,13 +139,19 @@ absl::StatusOr<std::unique_ptr<RestServer>> RestServer::Start(
   return server;
 }
 
-void RestServer::StopListening() {
+void RestServer::Leave() {
+  {
+    const std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
   // The sockets are not the library's to close.
   for (MHD_Daemon* const daemon : daemons_) MHD_quiesce_daemon(daemon);
 }
 
+// The library must not be stopped while a connection rests: none does once no call is begun any
+// more and those that were have ended.
 RestServer::~RestServer() {
-  StopListening();
+  Leave();
   {
     std::unique_lock<std::mutex> lock(mutex_);
     ended_.wait(lock, [this] { return calls_ == 0; });
@@ -150,7 +169,7 @@ bool RestServer::OnRequest(MHD_Connection* connection, const char* path, const c
     return Begin(connection, path, method, *exchange);
   }
   if (exchange->refused) return true;
-  if (!data.empty()) return Receive(connection, data, *exchange);
+  if (!data.empty()) return Receive(data, *exchange);
   if (exchange->reply != nullptr) return Answer(connection, *exchange);
   const absl::Status status = Call(*exchange);
   if (status.ok()) return true;
@@ -160,7 +179,7 @@ bool RestServer::OnRequest(MHD_Connection* connection, const char* path, const c
 
 void RestServer::OnEnd(Exchange* exchange) {
   if (exchange == nullptr) return;
-  batcher_.ReturnBytes(exchange->held_bytes, exchange->client.get());
+  held_bytes_.fetch_sub(exchange->held_bytes);
   delete exchange;
   exchanges_.fetch_sub(1);
 }
@@ -182,46 +201,73 @@ bool RestServer::Begin(MHD_Connection* connection, const char* path, std::string
     return refuse(
         ErrorReply(MHD_HTTP_METHOD_NOT_ALLOWED, route->posts ? "expected POST" : "expected GET"));
   exchange.route = *std::move(route);
-  exchange.authorization = HeaderOf(connection, MHD_HTTP_HEADER_AUTHORIZATION);
-  exchange.traceparent = HeaderOf(connection, "traceparent");
+  if (absl::Status status = CheckHeaders(connection, exchange); !status.ok())
+    return refuse(ErrorReply(status));
   const bool is_probe = exchange.route.method == RestMethod::kLive ||
                         exchange.route.method == RestMethod::kReady ||
                         exchange.route.method == RestMethod::kServerMetadata;
   const absl::Status known = authorizer_.Check({.header = exchange.authorization}, Role::kInfer);
   if (!is_probe && !known.ok()) return refuse(ErrorReply(known));
-  exchange.client = authorizer_.ClientOf(exchange.authorization);
-  const auto json_bytes = BytesIn(connection, kJsonLength);
-  if (!json_bytes.ok()) return refuse(ErrorReply(json_bytes.status()));
-  exchange.json_bytes = *json_bytes;
+  const bool changes_models =
+      exchange.route.method == RestMethod::kLoad || exchange.route.method == RestMethod::kUnload;
+  // A page in a browser on this machine could ask for it: there it takes a secret.
+  if (changes_models && !authorizer_.enabled())
+    return refuse(ErrorReply(MHD_HTTP_FORBIDDEN,
+                             "over HTTP models are loaded and unloaded with a token of the role "
+                             "admin, of --token_file; over gRPC as --admin says"));
   const auto length = BytesIn(connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
   const int64_t bytes = length.ok() ? length->value_or(0) : 0;
   if (bytes > options_.max_body_bytes)
     return refuse(
         ErrorReply(MHD_HTTP_CONTENT_TOO_LARGE,
                    StrCat("expected at most ", options_.max_body_bytes, " bytes, got ", bytes)));
-  if (absl::Status held = Hold(bytes, exchange); !held.ok()) return refuse(ErrorReply(held));
-  exchange.body.reserve(static_cast<size_t>(bytes));
   return true;
 }
 
-// Counts bytes of a body, and of what is made of it, against the budget of all requests.
+// Refuses what would mean one thing here and another to a proxy in front, and what gRPC would take
+// for a fault of ours.
+absl::Status RestServer::CheckHeaders(MHD_Connection* connection, Exchange& exchange) const {
+  int lengths = 0;
+  MHD_get_connection_values(connection, MHD_HEADER_KIND, &CountLengths, &lengths);
+  if (lengths > 1) return InvalidArgument("expected one Content-Length or Transfer-Encoding");
+  for (const auto& [name, value] :
+       {std::pair{MHD_HTTP_HEADER_AUTHORIZATION, &exchange.authorization},
+        std::pair{"traceparent", &exchange.traceparent}}) {
+    *value = HeaderOf(connection, name);
+    const bool plain = std::ranges::all_of(*value, [](char c) { return c >= 0x20 && c <= 0x7e; });
+    if (!plain) return InvalidArgument(name, ": expected printable ASCII");
+  }
+  DEEPPCR_ASSIGN_OR_RETURN(exchange.json_bytes, BytesIn(connection, kJsonLength));
+  return absl::OkStatus();
+}
+
+// Counts bytes of a body, and of what is made of it, as they come: what is only announced takes no
+// memory. The budget is one of this server: that of the calls themselves is theirs.
 absl::Status RestServer::Hold(int64_t bytes, Exchange& exchange) {
   const int64_t all = std::max<int64_t>(bytes, 0) * kBytesPerBodyByte;
   if (all <= exchange.held_bytes) return absl::OkStatus();
   const int64_t more = all - exchange.held_bytes;
-  DEEPPCR_RETURN_IF_ERROR(batcher_.TakeBytes(more, exchange.client.get()));
+  const int64_t others = held_bytes_.fetch_add(more) - exchange.held_bytes;
   exchange.held_bytes += more;
-  return absl::OkStatus();
+  if (others == 0 || others + all <= options_.max_held_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(StrCat("requests over HTTP hold ", others,
+                                             " bytes; this one needs ", all, ", the limit is ",
+                                             options_.max_held_bytes));
 }
 
-bool RestServer::Receive(MHD_Connection*, std::string_view data, Exchange& exchange) {
+bool RestServer::Receive(std::string_view data, Exchange& exchange) {
   const auto bytes = static_cast<int64_t>(exchange.body.size() + data.size());
   const std::chrono::duration<double> spent = Clock::now() - exchange.begun;
   const double patience = options_.body_seconds + static_cast<double>(bytes) / kBytesPerSecond;
   // There is no reply in the middle of a body: the connection ends.
-  if (spent.count() > patience || bytes > options_.max_body_bytes || !Hold(bytes, exchange).ok())
-    return false;
-  exchange.body += data;
+  if (spent.count() > patience || bytes > options_.max_body_bytes) return false;
+  if (absl::Status held = Hold(bytes, exchange); !held.ok()) {
+    // The rest of the body is passed over, and the reply says why.
+    exchange.reply = [held] { return ErrorReply(held); };
+    exchange.body = std::string();
+    exchange.is_over = true;
+  }
+  if (!exchange.is_over) exchange.body += data;
   return true;
 }
 
@@ -249,7 +295,7 @@ bool RestServer::Answer(MHD_Connection* connection, Exchange& exchange) {
 // Sends the message to the server of this process. The connection rests until the reply is there;
 // then `encode` makes it, of the message, on one of this server's threads.
 template <typename Request, typename Reply, typename Method, typename Encode>
-void RestServer::Send(Exchange& exchange, Method method, Request request, Encode encode) {
+absl::Status RestServer::Send(Exchange& exchange, Method method, Request request, Encode encode) {
   struct Messages {
     grpc::ClientContext rpc;
     Request request;
@@ -262,6 +308,7 @@ void RestServer::Send(Exchange& exchange, Method method, Request request, Encode
   if (!exchange.traceparent.empty()) messages->rpc.AddMetadata("traceparent", exchange.traceparent);
   {
     const std::lock_guard lock(mutex_);
+    if (leaving_) return absl::UnavailableError("the server is shutting down");
     ++calls_;
   }
   // The call may end, and wake the connection up, before this function returns.
@@ -277,6 +324,7 @@ void RestServer::Send(Exchange& exchange, Method method, Request request, Encode
                              const std::lock_guard lock(mutex_);
                              if (--calls_ == 0) ended_.notify_all();
                            });
+  return absl::OkStatus();
 }
 
 absl::Status RestServer::Infer(Exchange& exchange) {
@@ -287,7 +335,7 @@ absl::Status RestServer::Infer(Exchange& exchange) {
   // The reply's form follows from the names, not from the tensors.
   RestInfer asked = {.binary = infer.binary, .binary_by_default = infer.binary_by_default};
   *asked.request.mutable_outputs() = infer.request.outputs();
-  Send<inference::ModelInferRequest, inference::ModelInferResponse>(
+  return Send<inference::ModelInferRequest, inference::ModelInferResponse>(
       exchange,
       static_cast<void (V2::StubInterface::async_interface::*)(
           grpc::ClientContext*, const inference::ModelInferRequest*, inference::ModelInferResponse*,
@@ -295,7 +343,6 @@ absl::Status RestServer::Infer(Exchange& exchange) {
       std::move(infer.request), [asked](const auto&, const auto& reply) {
         return HttpReply{.body = EncodeRestInfer(reply, asked)};
       });
-  return absl::OkStatus();
 }
 
 // The names of the parameters go to the method itself, which refuses those that it does not take.
@@ -318,8 +365,7 @@ absl::Status RestServer::Call(Exchange& exchange) {
                         void (Async::*method)(grpc::ClientContext*, const Request*, Reply*,
                                               std::function<void(grpc::Status)>),
                         Request request, auto encode) {
-    Send<Request, Reply>(exchange, method, std::move(request), encode);
-    return absl::OkStatus();
+    return Send<Request, Reply>(exchange, method, std::move(request), encode);
   };
   const auto as_json = [](const auto&, const auto& reply) {
     return HttpReply{.body = JsonBody(MessageToJson(reply))};

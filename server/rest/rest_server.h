@@ -20,7 +20,6 @@
 #include "grpcpp/channel.h"
 #include "inference/grpc_service.grpc.pb.h"
 #include "server/rpc/authorizer.h"
-#include "server/schedule/batcher.h"
 
 struct MHD_Connection;
 struct MHD_Daemon;
@@ -29,25 +28,27 @@ namespace deeppcr {
 
 struct RestOptions {
   int64_t max_body_bytes = int64_t{16} << 20;  // of a request
+  // Of all bodies, of what is made of them, and of replies on their way; a request that is alone
+  // may take more.
+  int64_t max_held_bytes = int64_t{128} << 20;
   double body_seconds = 30;  // for the body to come; and a second more for every 128 KiB
 };
 
 class RestServer {
  public:
   // sockets: listen, do not block, and stay open for as long as this object lives. channel: to the
-  // server of this process. `authorizer` refuses callers at their headers; `batcher` has the budget
-  // for bodies. All outlive this object, and all calls have to end before it goes.
-  // Errors: kUnavailable if the system has no thread or descriptor left.
+  // server of this process. `authorizer` refuses callers at their headers, and outlives this
+  // object. Calls that are begun have to end by themselves. Errors: kUnavailable if the system has
+  // no thread or descriptor left.
   static absl::StatusOr<std::unique_ptr<RestServer>> Start(std::span<const int> sockets,
                                                            std::shared_ptr<grpc::Channel> channel,
                                                            const Authorizer& authorizer,
-                                                           Batcher& batcher,
                                                            const RestOptions& options);
   // Waits for the calls in progress.
   ~RestServer();
 
-  // Accepts no connections any more.
-  void StopListening();
+  // Accepts no connections any more, and answers requests on those that there are with 503.
+  void Leave();
 
   // Requests that have come and whose replies are not sent yet.
   const std::atomic<int64_t>& exchanges() const { return exchanges_; }
@@ -61,12 +62,13 @@ class RestServer {
   void OnEnd(Exchange* exchange);
 
  private:
-  RestServer(std::shared_ptr<grpc::Channel> channel, const Authorizer& authorizer, Batcher& batcher,
+  RestServer(std::shared_ptr<grpc::Channel> channel, const Authorizer& authorizer,
              const RestOptions& options);
 
   bool Begin(MHD_Connection* connection, const char* path, std::string_view method,
              Exchange& exchange);
-  bool Receive(MHD_Connection* connection, std::string_view data, Exchange& exchange);
+  absl::Status CheckHeaders(MHD_Connection* connection, Exchange& exchange) const;
+  bool Receive(std::string_view data, Exchange& exchange);
   bool Answer(MHD_Connection* connection, Exchange& exchange);
   absl::Status Hold(int64_t bytes, Exchange& exchange);
   absl::Status Call(Exchange& exchange);
@@ -74,17 +76,17 @@ class RestServer {
   template <typename Request>
   static absl::StatusOr<Request> AdminRequest(const Exchange& exchange);
   template <typename Request, typename Reply, typename Method, typename Encode>
-  void Send(Exchange& exchange, Method method, Request request, Encode encode);
+  absl::Status Send(Exchange& exchange, Method method, Request request, Encode encode);
 
   const RestOptions options_;
   const Authorizer& authorizer_;
-  Batcher& batcher_;
   inference::GRPCInferenceService::Stub stub_;
   std::vector<MHD_Daemon*> daemons_;  // one for each socket
-  std::atomic<int64_t> exchanges_{0};
+  std::atomic<int64_t> exchanges_{0}, held_bytes_{0};
   std::mutex mutex_;
   std::condition_variable ended_;
-  int64_t calls_ = 0;  // guarded by mutex_
+  int64_t calls_ = 0;     // guarded by mutex_, as is the next one
+  bool leaving_ = false;  // no call is begun any more
 };
 
 }  // namespace deeppcr

@@ -135,9 +135,10 @@ double Schedule::PredictWait(const Job& job, TimePoint now) const {
   const ServedModel& model = *job.model;
   const bool worker_is_free = static_cast<int>(running_.size()) < options_.workers;
   const bool may_start = worker_is_free && HasInstance(model);
-  if (may_start && ready_.empty()) return 0;
   const double own = WorkAhead(job);
-  double wait = UntilFree(job, now, nullptr, options_.workers, own + OthersAhead(model, own));
+  const double others = OthersAhead(model, own, now);
+  if (may_start && own + others == 0) return 0;
+  double wait = UntilFree(job, now, nullptr, options_.workers, own + others);
   const int instances = OptionsFor(model, options_).max_instances;
   if (instances > 0 && instances < options_.workers)
     wait = std::max(wait, UntilFree(job, now, &model, instances, own));
@@ -157,15 +158,16 @@ double Schedule::WorkAhead(const Job& job) const {
   return seconds * std::min(1.0, static_cast<double>(before) / static_cast<double>(all));
 }
 
-// The seconds that other models are served until this one has had so many.
-double Schedule::OthersAhead(const ServedModel& model, double own_seconds) const {
+// The seconds that other models are served until this one has had so many. Those that may not start
+// now, for want of an instance or of company, leave a free worker to it.
+double Schedule::OthersAhead(const ServedModel& model, double own_seconds, TimePoint now) const {
   const ModelQueue& queue = model.queue;
   const double used =
       queue.jobs.empty() ? std::max(queue.used_seconds, virtual_time_) : queue.used_seconds;
   const double until = used + own_seconds / model.serving.weight;
   double seconds = 0;
   for (const auto& other : ready_) {
-    if (other.get() == &model) continue;
+    if (other.get() == &model || !HasInstance(*other) || StartOf(*other) > now) continue;
     const ModelQueue& its = other->queue;
     seconds += std::clamp((until - its.used_seconds) * other->serving.weight, 0.0,
                           its.waiting.cost * its.seconds_per_cost.value());

@@ -127,7 +127,7 @@ class Schedule {
   absl::Status CheckWait(const Job& job, TimePoint now) const;
   double PredictWait(const Job& job, TimePoint now) const;
   double WorkAhead(const Job& job) const;
-  double OthersAhead(const ServedModel& model, double own_seconds) const;
+  double OthersAhead(const ServedModel& model, double own_seconds, TimePoint now) const;
   double UntilFree(const Job& job, TimePoint now, const ServedModel* of, int slots,
                    double ahead) const;
   bool HasInstance(const ServedModel& model, int pausing = 0) const;

@@ -57,7 +57,9 @@ class GradientParametersTest : public ServiceTest {
     std::filesystem::create_directories(repository_->File("tied/1"));
     std::filesystem::copy(DEEPPCR_SOURCE_DIR "/tests/data/stack/tied", repository_->File("tied/1"),
                           std::filesystem::copy_options::recursive);
-    server_ = testing::ServerProcess::Start(repository_->path(), {"--gradients", "--workers=2"});
+    // Requests of minutes wait for one another here.
+    server_ = testing::ServerProcess::Start(
+        repository_->path(), {"--gradients", "--workers=2", "--max_queue_seconds=0"});
   }
 
   void AwaitInFlight(int wanted) {

@@ -4,6 +4,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -154,8 +156,10 @@ TEST_F(RestTest, RefusesWithTheReason) {
            {"POST", "/v2/models/net/infer", "{}", 400, "inputs"},
            {"POST", "/v2/models/net/infer", InferBody(65536 / 8), 413, "at most 65536 bytes"},
            {"POST", "/v2/repository/index", R"({"other": 1})", 400, "other"},
-           {"POST", "/v2/repository/models/net/load", R"({"parameters": {"config": "{}"}})", 400,
-            "config"}}) {
+           {"POST", "/v2/repository/models/net/load", "", 403, "a token of the role admin"},
+           {"POST", "/v2/repository/models/net/unload", "", 403, "over HTTP"},
+           {"GET", "/v2/models/net%2Fready", "", 400, "model: expected 1 to 128"},
+           {"GET", "/v2/models/net%00/ready", "", 400, "model: expected 1 to 128"}}) {
     const HttpAnswer answer = Ask(*server, each.method, each.path, each.body);
     EXPECT_EQ(answer.code, each.code) << each.path << " " << each.body.substr(0, 80);
     const json error = json::parse(answer.body, nullptr, false);
@@ -195,36 +199,122 @@ TEST_F(RestTest, PlainTextIsForThisMachineWhereThereAreSecrets) {
   EXPECT_THAT(refused.output, HasSubstr("--rest_listen: expected an address at 127.0.0.1"));
 }
 
-// Connections that send half of a body hold its memory for a time that is bounded, and keep nobody
-// waiting.
+// A connection that stays open.
+class Connection {
+ public:
+  explicit Connection(int port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const timeval patience = {20, 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  }
+  ~Connection() { close(fd_); }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  bool Send(const std::string& text) const {
+    return send(fd_, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
+  }
+  // What comes next; empty at the end.
+  std::string Receive() const {
+    char buffer[4096];
+    const ssize_t n = recv(fd_, buffer, sizeof(buffer), 0);
+    return {buffer, static_cast<size_t>(std::max<ssize_t>(n, 0))};
+  }
+
+ private:
+  const int fd_;
+};
+
+// Connections that send half of a body hold its memory, of a budget that is not that of gRPC; those
+// that only announce one hold nothing.
 TEST_F(RestTest, HalfOfABodyKeepsNobodyWaiting) {
   const auto server = Start({"--max_queue_bytes=1MiB", "--reply_seconds=1"});
   ASSERT_NE(server, nullptr);
-  std::vector<int> sockets;
-  for (int i = 0; i < 40; ++i) {
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(server->rest_port()));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-    const std::string half =
-        "POST /v2/models/net/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 17400\r\n\r\n{\"inp";
-    ASSERT_GT(send(fd, half.data(), half.size(), MSG_NOSIGNAL), 0);
-    sockets.push_back(fd);
+  const std::string head =
+      "POST /v2/models/net/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n";
+  {
+    std::vector<std::unique_ptr<Connection>> announced;
+    for (int i = 0; i < 40; ++i) {
+      announced.push_back(std::make_unique<Connection>(server->rest_port()));
+      ASSERT_TRUE(announced.back()->Send(head));
+    }
+    EXPECT_EQ(Ask(*server, "POST", "/v2/models/net/infer", InferBody(16)).code, 200);
+
+    std::vector<std::unique_ptr<Connection>> halves;
+    for (int i = 0; i < 40; ++i) {
+      halves.push_back(std::make_unique<Connection>(server->rest_port()));
+      ASSERT_TRUE(halves.back()->Send(head + std::string(30000, ' ')));
+    }
+    HttpAnswer answer;
+    for (int i = 0; i < 200 && answer.code != 429; ++i)
+      answer = Ask(*server, "POST", "/v2/models/net/infer", InferBody(16));
+    EXPECT_EQ(answer.code, 429) << answer.body;
+    EXPECT_THAT(answer.body, HasSubstr("requests over HTTP hold"));
+    v1::ForwardResponse response;
+    EXPECT_TRUE(Call(*Connect(server->address()), MakeRequest(16), &response).ok());
+    EXPECT_THAT(server->Get("/readyz"), HasSubstr("200 OK"));
   }
-  // Ten of them hold what there is: others are told, and the server's own port answers.
   HttpAnswer answer;
-  for (int i = 0; i < 200 && answer.code != 429; ++i)
-    answer = Ask(*server, "POST", "/v2/models/net/infer", InferBody(16));
-  EXPECT_EQ(answer.code, 429) << answer.body;
-  EXPECT_THAT(server->Get("/readyz"), HasSubstr("200 OK"));
-  for (const int fd : sockets) close(fd);
   for (int i = 0; i < 400 && answer.code != 200; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    answer = Ask(*server, "POST", "/v2/models/net/infer", InferBody());
+    answer = Ask(*server, "POST", "/v2/models/net/infer", InferBody(16));
   }
   EXPECT_EQ(answer.code, 200) << answer.body;
+}
+
+// gRPC ends a process that hands it metadata of other bytes.
+TEST_F(RestTest, HeadersOfAnyBytesAreRefused) {
+  const auto server = Start();
+  ASSERT_NE(server, nullptr);
+  for (const char* header :
+       {"traceparent: \xff\r\n", "traceparent: a\tb\r\n", "Authorization: Basic \xe9\r\n",
+        "Authorization: Bearer \x7f\r\n", "Content-Length: 0\r\nContent-Length: 3\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n",
+        "Inference-Header-Content-Length: +3\r\n"})
+    EXPECT_EQ(Ask(*server, "GET", "/v2/health/live", "", header).code, 400) << header;
+  EXPECT_EQ(Ask(*server, "GET", "/v2/health/live", "", "traceparent: 00-1\r\n").code, 200);
+}
+
+// A client's share is taken by what it computes, and not by the body of the same request.
+TEST_F(RestTest, ABodyIsNoPartOfTheShareOfItsOwnCall) {
+  std::filesystem::create_directory(repository_.File(".secret"));
+  const std::string tokens = repository_.File(".secret/tokens");
+  std::ofstream(tokens) << "infer " << kInfer << " name=robot share=0.01\n";
+  const auto server = Start({"--token_file=" + tokens, "--max_queue_bytes=1MiB"});
+  ASSERT_NE(server, nullptr);
+  for (int i = 0; i < 20; ++i) {
+    const HttpAnswer answer = Ask(*server, "POST", "/v2/models/net/infer", InferBody(16),
+                                  std::string("Authorization: Bearer ") + kInfer + "\r\n");
+    EXPECT_EQ(answer.code, 200) << answer.body;
+  }
+}
+
+TEST_F(RestTest, BusyConnectionsDoNotHoldUpTheEnd) {
+  for (int round = 0; round < 3; ++round) {
+    const auto server = Start();
+    ASSERT_NE(server, nullptr);
+    std::vector<std::thread> clients;
+    std::atomic<int64_t> answers{0};
+    for (int i = 0; i < 16; ++i) {
+      clients.emplace_back([&, i] {
+        const Connection connection(server->rest_port());
+        const std::string body = InferBody();
+        const std::string request =
+            i % 2 == 0 ? "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+                       : "POST /v2/models/net/infer HTTP/1.1\r\nHost: x\r\nContent-Length: " +
+                             std::to_string(body.size()) + "\r\n\r\n" + body;
+        while (connection.Send(request) && !connection.Receive().empty()) answers.fetch_add(1);
+      });
+    }
+    while (answers.load() < 200) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    server->Signal(SIGTERM);
+    EXPECT_EQ(server->Wait(20), 0) << server->Log();
+    for (std::thread& client : clients) client.join();
+  }
 }
 
 TEST_F(RestTest, RequestsInProgressAreAnsweredWhileTheServerDrains) {

@@ -295,6 +295,30 @@ TEST_F(AdmissionTest, WhoFindsAFreeWorkerIsNeverRefusedForTime) {
   EXPECT_EQ(job->predicted_wait(), 0);
 }
 
+// Others that wait for an instance, or for company, leave the free worker to who comes.
+TEST_F(AdmissionTest, WhoMayNotStartKeepsNobodyWaiting) {
+  const ModelPtr single = NewModel("single", {.max_instances = 1});
+  const ModelPtr light = NewModel("light", {.weight = 0.01});
+  Schedule schedule({.workers = 2, .max_queue_seconds = 1e-6});
+  Teach(schedule, light);  // and has used much virtual time by that
+  Teach(schedule, single);
+  Occupy(schedule, single);
+  PlainJob* waiting = NewJob(single, kMaxBatch);
+  waiting->may_wait_long = true;
+  ASSERT_TRUE(Admit(schedule, waiting).ok());
+  EXPECT_TRUE(Admit(schedule, NewJob(light)).ok());
+
+  const ModelPtr patient = NewModel("patient", {.max_delay = std::chrono::seconds(1)});
+  Schedule other({.workers = 2, .max_queue_seconds = 1e-6});
+  const ModelPtr next = NewModel("next", {.weight = 0.01});
+  Teach(other, next);
+  ASSERT_TRUE(Admit(other, NewJob(patient, kMaxBatch)).ok());
+  ASSERT_TRUE(other.Take(now_, &batch_));
+  other.Finish(batch_, 1);
+  ASSERT_TRUE(Admit(other, NewJob(patient)).ok());
+  EXPECT_TRUE(Admit(other, NewJob(next)).ok());
+}
+
 TEST_F(AdmissionTest, AWarmUpWaitsAsLongAsItHasTo) {
   Schedule schedule({.workers = 1, .max_queue_seconds = 0.5});
   Teach(schedule, model_);
