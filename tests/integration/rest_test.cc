@@ -319,7 +319,7 @@ TEST_F(RestTest, BusyConnectionsDoNotHoldUpTheEnd) {
 
 TEST_F(RestTest, RequestsInProgressAreAnsweredWhileTheServerDrains) {
   WriteRandomModel(repository_.File("slow/1"),
-                   {.layers = 8192, .width = 32, .max_batch_size = 256});
+                   {.layers = 2048, .width = 32, .max_batch_size = 256});
   const auto server = Start({"--workers=1"});
   ASSERT_NE(server, nullptr);
   const json slow = {{"parameters", {{"solver", "sequential"}}},
