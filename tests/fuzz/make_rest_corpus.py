@@ -39,6 +39,7 @@ FILES = {
                                   {"name": "samples", "parameters": {"binary_data": False}},
                                   {"name": "latents"}]}),
     "accepted-empty": body({}),
+    "accepted-header": body({"inputs": [tensor(data=[1, 2])]}, b""),
     "refused-list": b"-\n[]",
     "refused-half": b"-\n{\"inputs\": [",
     "refused-long-header": body({"inputs": []}, b"", "9999"),
