@@ -183,10 +183,12 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
                {.access_rate = config.access_log_rate, .slow_seconds = config.slow_seconds}},
       service_(context_),
       v2_service_(context_),
-      token_watch_(config.token_file) {
+      token_watch_(config.token_file),
+      certificate_watch_(config.tls_cert) {
   // gRPC answers before Start is done with wiring: until then calls are refused.
   context_.draining.store(true);
   metrics_.SetLimits(config.max_queue_bytes, ReadControlGroup().bytes.value_or(0));
+  if (!config.tls_cert.empty()) NoteCertificate();
 }
 
 ServerFigures Server::Figures() {
@@ -346,12 +348,13 @@ std::vector<std::string> Server::Stuck() const {
   return {StrCat("a batch has been computed for ", static_cast<int64_t>(seconds), " s")};
 }
 
+void Server::NoteCertificate() {
+  if (const auto end = CertificateEnd(config_.tls_cert); end.ok()) metrics_.SetCertificateEnd(*end);
+}
+
 void Server::LookAround() {
   if (authorizer_.enabled() && token_watch_.Changed()) ReloadTokens();
-  if (!config_.tls_cert.empty()) {
-    if (const auto end = CertificateEnd(config_.tls_cert); end.ok())
-      metrics_.SetCertificateEnd(*end);
-  }
+  if (!config_.tls_cert.empty() && certificate_watch_.Changed()) NoteCertificate();
   if (config_.model_control == "poll") Poll();
   const std::vector<std::string> stuck = Stuck();
   const bool alive = stuck.empty();

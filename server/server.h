@@ -85,6 +85,7 @@ class Server {
   ServerFigures Figures();
   // What the liveness probes tell of.
   std::vector<std::string> Stuck() const;
+  void NoteCertificate();
   // Looks at what changes and tells nobody.
   void LookAround();
   void Poll();
@@ -119,7 +120,7 @@ class Server {
   int http_port_ = 0;
   std::mutex health_mutex_;  // one UpdateHealth at a time
   bool drained_ = false;
-  FileWatch token_watch_;  // LookAround's, as is the next one
+  FileWatch token_watch_, certificate_watch_;  // LookAround's, as is the next one
   bool alive_ = true;
   std::chrono::steady_clock::time_point next_poll_;
   std::atomic<bool> polling_{false};  // a look waits for the loader, or is made
