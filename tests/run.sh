@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# usage: tests/run.sh [--full] [--jobs N] [--no_install]
+# usage: tests/run.sh [--full] [--only PART] [--jobs N] [--no_install]
 #
 # Runs the tests from a fresh clone: installs missing packages, checks sources and scripts, builds
 # once with warnings as errors (in build/test), compiles the CUDA sources where a toolkit is found,
 # and runs unit, conformance and integration tests and the replay of the fuzz corpora.
 #   --full        also slow tests, everything under ASan + UBSan, tests without gRPC under TSan, and
 #                 every fuzzer for 60 seconds (FUZZ_SECONDS)
+#   --only PART   of --full only plain, slow, asan, tsan or fuzz, as on a machine of several
 #   --jobs N      build jobs; default: every core, 1.5 GiB of free memory each
 #   --no_install  never call apt-get
 # Exit status: 0 if every phase passed, 1 otherwise. A phase that fails does not stop the later
@@ -17,18 +18,25 @@ cd "$(dirname "$0")/.." || exit 1
 
 full=false
 install=true
+only=""
 launcher=()
 jobs="$(build_jobs)"
 while [ $# -gt 0 ]; do
   case "$1" in
     --help | -h) usage_of "$0"; exit 0 ;;
     --full) full=true ;;
+    --only) full=true; only="$(flag_value "$@")" || exit 2; shift ;;
     --jobs) jobs="$(flag_value "$@")" || exit 2; shift ;;
     --no_install) install=false ;;
     *) unknown_flag "$1" ;;
   esac
   shift
 done
+
+case "$only" in
+  "" | plain | slow | asan | tsan | fuzz) ;;
+  *) say "--only: expected plain, slow, asan, tsan or fuzz, got $only"; exit 2 ;;
+esac
 
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
@@ -110,6 +118,9 @@ model_gpu() {
   return "$status"
 }
 
+# Whether a part of the tests was asked for.
+wanted() { [ -z "$only" ] || [ "$only" = "$1" ]; }
+
 plain_phases() {
   phase "sources and scripts" tests/lint/run.sh
   phase "build (warnings are errors)" build test || return
@@ -130,12 +141,16 @@ plain_phases() {
     skip "tritonclient" "PyPI is not reached: the published client is not tested with"
   fi
   phase "tests" run_ctest build/test -LE slow
-  if $full; then
-    if $install && ! make_environment torch tests/models/requirements.txt; then
-      skip "current PyTorch" "PyPI is not reached: its exporters are not tested with"
-    fi
-    phase "slow tests" run_ctest build/test -L slow
+}
+
+slow_phases() {
+  if [ -n "$only" ]; then
+    phase "build (warnings are errors)" build test || return
   fi
+  if $install && ! make_environment torch tests/models/requirements.txt; then
+    skip "current PyTorch" "PyPI is not reached: its exporters are not tested with"
+  fi
+  phase "slow tests" run_ctest build/test -L slow
 }
 
 # Disables randomisation: ThreadSanitizer of GCC 12 cannot map its shadow if the kernel randomises
@@ -171,9 +186,15 @@ asan_tests() {
     ASAN_OPTIONS="$options" run_ctest build/asan -LE slow -R "^${on_fibers}_test\$"
 }
 
-full_phases() {
+asan_phases() {
   phase "build, ASan + UBSan" build asan && phase "tests, ASan + UBSan" asan_tests
+}
+
+tsan_phases() {
   phase "build, TSan" build tsan --target deeppcr_tests_without_grpc && phase "tests, TSan" tsan_tests
+}
+
+fuzz_phases() {
   phase "build, fuzzers" build fuzz --target deeppcr_fuzzers &&
     phase "fuzzers" tests/fuzz/run.sh --build_dir build/fuzz --seconds "${FUZZ_SECONDS:-60}"
 }
@@ -181,10 +202,10 @@ full_phases() {
 if $install; then
   phase "packages" install_packages || exit 1
 fi
-plain_phases
-if $full; then
-  full_phases
-fi
+if wanted plain; then plain_phases; fi
+for part in slow asan tsan fuzz; do
+  if $full && wanted "$part"; then "${part}_phases"; fi
+done
 
 step "summary"
 printf '%s\n' "${summary[@]}"

@@ -281,6 +281,11 @@ absl::Status ReadEta(const nlohmann::json& value, const ConfigKey& key, ModelCon
   return absl::OkStatus();
 }
 
+absl::Status ReadMu(const nlohmann::json& value, const ConfigKey& key, ModelConfig& config) {
+  DEEPPCR_ASSIGN_OR_RETURN(config.mu, JsonNumber(value, key.name));
+  return absl::OkStatus();
+}
+
 template <auto member>
 absl::Status ReadBool(const nlohmann::json& value, const ConfigKey& key, ModelConfig& config) {
   DEEPPCR_ASSIGN_OR_RETURN(config.*member, JsonBool(value, key.name));
@@ -306,7 +311,7 @@ absl::Status ReadImageShape(const nlohmann::json& value, const ConfigKey& key,
                          " values in all, got ", ShapeString(shape), " = ", pixels);
 }
 
-constexpr std::array<ConfigKey, 28> kKeys = {{
+constexpr std::array<ConfigKey, 29> kKeys = {{
     {"model_type", "string", "required", "all",
      "family of the model: `mlp`, `resnet`, `stack` or `diffusion`", 0, 0, &ReadModelType},
     {"input_dim", "integer", "required", "mlp, resnet, stack", "values per sample of a request", 1,
@@ -383,6 +388,10 @@ constexpr std::array<ConfigKey, 28> kKeys = {{
      "whether DDIM computes epsilon again from the clipped x_0, as the argument of diffusers' "
      "`step()`; false with other schedulers",
      0, 0, &ReadBool<&ModelConfig::use_clipped_model_output>},
+    {"mu", "number", "none", "diffusion",
+     "the shift of the times, as the argument of diffusers' `set_timesteps()`; needed by "
+     "FlowMatchEulerDiscrete with `use_dynamic_shifting`",
+     0, 0, &ReadMu},
     {"diffusers_compatible", "boolean", "false", "diffusion",
      "whether DDIM steps to timestep - T / n as diffusers does, not to the next timestep of its "
      "list",

@@ -58,7 +58,8 @@ struct ModelConfig {
   std::vector<float> null_condition;    // [conditioning_dim], or empty: requests bring it
   std::vector<int64_t> decoder_widths;  // widths of the hidden layers; at most 8
   Activation decoder_activation = Activation::kRelu;
-  double eta = 0.0;  // in [0, 1]
+  double eta = 0.0;          // in [0, 1]
+  std::optional<double> mu;  // finite
   bool use_clipped_model_output = false;
   bool diffusers_compatible = false;
   std::vector<int64_t> image_shape;  // height, width and maybe channels; or empty

@@ -115,6 +115,7 @@ absl::StatusOr<StepTables> ScheduledSteps(const Model& model, const SystemKey& k
       .num_inference_steps = key.num_steps,
       .eta = model.config.eta,
       .first_step = key.first_step,
+      .mu = model.config.mu,
       .use_clipped_model_output = model.config.use_clipped_model_output,
       .diffusers_compatible = model.config.diffusers_compatible};
   DEEPPCR_ASSIGN_OR_RETURN(ReverseProcess process, BuildReverseProcess(model.scheduler, options));

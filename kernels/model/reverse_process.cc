@@ -19,10 +19,44 @@ namespace {
 constexpr double kMinVariance = 1e-20;
 constexpr double kSmallestProduct = 0x1p-24;
 
+// The factor sigma -> shift sigma / (1 + (shift - 1) sigma): diffusers' e^mu / (e^mu + 1/sigma -
+// 1).
+double ShiftOf(const SchedulerConfig& config, double mu) {
+  return config.time_shift_type == TimeShift::kExponential ? std::exp(mu) : mu;
+}
+
+bool IsFlowMatch(const SchedulerConfig& config) {
+  return config.scheduler_class == SchedulerClass::kFlowMatchEuler;
+}
+
+// Errors where mu says nothing, and where it is missing.
+absl::Status CheckMu(const SchedulerConfig& config, std::optional<double> mu) {
+  if (!config.use_dynamic_shifting) {
+    if (!mu.has_value()) return absl::OkStatus();
+    return InvalidArgument("mu: expected none with ", NameOf(config.scheduler_class),
+                           " without use_dynamic_shifting, got ", *mu);
+  }
+  if (!mu.has_value()) {
+    if (!IsFlowMatch(config)) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "mu: missing; expected the number that the pipeline passes to set_timesteps, as "
+        "scheduler_config.json has use_dynamic_shifting");
+  }
+  if (!IsFlowMatch(config) && config.time_shift_type != TimeShift::kExponential) {
+    return InvalidArgument("time_shift_type: expected \"exponential\" with ",
+                           NameOf(config.scheduler_class), " and mu, got \"linear\"");
+  }
+  const double shift = ShiftOf(config, *mu);
+  if (std::isfinite(shift) && shift > 0.0) return absl::OkStatus();
+  return InvalidArgument("mu: expected a number that makes a finite shift above 0, got ", *mu,
+                         ", which makes ", shift);
+}
+
 absl::Status CheckOptions(const SchedulerConfig& config, const ReverseProcessOptions& options) {
   if (!(options.eta >= 0.0 && options.eta <= 1.0)) {
     return InvalidArgument("eta: expected a number in [0, 1], got ", options.eta);
   }
+  DEEPPCR_RETURN_IF_ERROR(CheckMu(config, options.mu));
   if (config.scheduler_class == SchedulerClass::kDdim) return absl::OkStatus();
   const std::string_view name = NameOf(config.scheduler_class);
   if (options.eta != 0.0) {
@@ -33,6 +67,12 @@ absl::Status CheckOptions(const SchedulerConfig& config, const ReverseProcessOpt
                            ", which has no such option, got true");
   }
   return absl::OkStatus();
+}
+
+// The config with the shift that mu makes.
+SchedulerConfig Shifted(SchedulerConfig config, double mu) {
+  (IsFlowMatch(config) ? config.shift : config.flow_shift) = ShiftOf(config, mu);
+  return config;
 }
 
 // Products that a step is made of: a and p of the header.
@@ -357,7 +397,9 @@ absl::StatusOr<ReverseProcess> BuildReverseProcess(const SchedulerConfig& config
                                                    const ReverseProcessOptions& options) {
   DEEPPCR_RETURN_IF_ERROR(CheckOptions(config, options));
   DEEPPCR_ASSIGN_OR_RETURN(ReverseProcess process, Schedule(config));
-  DEEPPCR_ASSIGN_OR_RETURN(SamplerSteps sampler, StepsOf(config, options, process.alphas_cumprod));
+  DEEPPCR_ASSIGN_OR_RETURN(
+      SamplerSteps sampler,
+      StepsOf(options.mu ? Shifted(config, *options.mu) : config, options, process.alphas_cumprod));
   process.steps = std::move(sampler.steps);
   process.initial_scale = sampler.initial_scale;
   const std::string context =

@@ -48,6 +48,7 @@
 // between the first few timesteps.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -64,6 +65,11 @@ struct ReverseProcessOptions {
   // k in [0, n): the process begins at z_k, as with set_begin_index of diffusers' schedulers. The
   // state is given as it is, and nothing is known of the steps that are left out.
   int64_t first_step = 0;
+
+  // The argument of diffusers' set_timesteps, by which the times of flow matching are shifted.
+  // Needed by FlowMatchEulerDiscrete with use_dynamic_shifting, allowed by DPMSolverMultistep with
+  // it. e^mu, or mu if that is the shift, is finite and above 0.
+  std::optional<double> mu;
 
   // DDIM: whether eps is computed again from the clipped x0; false for other classes.
   bool use_clipped_model_output = false;

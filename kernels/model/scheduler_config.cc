@@ -34,9 +34,10 @@ constexpr std::array<std::string_view, 24> kKeysOfOtherClasses = {
 struct ArgumentHint {
   std::string_view name, hint;
 };
-constexpr std::array<ArgumentHint, 3> kArguments = {{
+constexpr std::array<ArgumentHint, 4> kArguments = {{
     {"use_clipped_model_output", "it is a key of config.json"},
     {"eta", "it is a key of config.json"},
+    {"mu", "it is a key of config.json"},
     {"num_inference_steps", "it is a key of config.json"},
 }};
 
@@ -131,15 +132,16 @@ absl::Status CheckPrediction(const SchedulerConfig& config) {
 
 absl::Status CheckSigmas(const SchedulerConfig& config) {
   const int chosen = int{config.use_karras_sigmas} + int{config.use_exponential_sigmas} +
-                     int{config.use_lu_lambdas} + int{config.use_flow_sigmas};
+                     int{config.use_beta_sigmas} + int{config.use_lu_lambdas} +
+                     int{config.use_flow_sigmas};
   if (chosen > 1) {
     return absl::InvalidArgumentError(
         "use_karras_sigmas: expected at most one of use_karras_sigmas, use_exponential_sigmas, "
-        "use_lu_lambdas, use_flow_sigmas to be true");
+        "use_beta_sigmas, use_lu_lambdas, use_flow_sigmas to be true");
   }
   if (config.scheduler_class != SchedulerClass::kDpmSolverMultistep) return absl::OkStatus();
-  if (config.use_exponential_sigmas) {
-    return NotWith("use_exponential_sigmas",
+  if (config.use_exponential_sigmas || config.use_beta_sigmas) {
+    return NotWith(config.use_beta_sigmas ? "use_beta_sigmas" : "use_exponential_sigmas",
                    "false (diffusers cuts its times off, where float32 decides)", config, "true");
   }
   const bool cosine = config.beta_schedule == BetaSchedule::kSquaredcosCapV2;

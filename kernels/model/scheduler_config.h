@@ -43,6 +43,7 @@ enum class InterpolationType { kLinear, kLogLinear };
 enum class TimestepType { kDiscrete, kContinuous };
 enum class FinalSigmas { kZero, kSigmaMin };
 enum class EdmSpacing { kKarras, kExponential };
+enum class TimeShift { kExponential, kLinear };
 enum class DpmAlgorithm { kDpm, kDpmPlusPlus, kSdeDpm, kSdeDpmPlusPlus };
 enum class DpmSolverType { kMidpoint, kHeun };
 
@@ -63,9 +64,10 @@ struct SchedulerConfig {
   VarianceType variance_type = VarianceType::kFixedSmall;  // for DDPM only
   bool rescale_betas_zero_snr = false;
 
-  // Of the classes that go along sigmas, each for some of them. At most one of the four is true.
+  // Of the classes that go along sigmas, each for some of them. At most one of the five is true.
   bool use_karras_sigmas = false;
   bool use_exponential_sigmas = false;
+  bool use_beta_sigmas = false;
   bool use_lu_lambdas = false;
   bool use_flow_sigmas = false;
   std::optional<double> sigma_min, sigma_max;  // finite, above 0
@@ -80,6 +82,9 @@ struct SchedulerConfig {
   bool euler_at_final = false;
   double flow_shift = 1.0;  // finite, above 0
   double lambda_min_clipped = -std::numeric_limits<double>::infinity();
+  // DPMSolverMultistep, FlowMatchEuler: shift and flow_shift come from ReverseProcessOptions::mu.
+  bool use_dynamic_shifting = false;
+  TimeShift time_shift_type = TimeShift::kExponential;
   // LCM.
   int64_t original_inference_steps = 50;
   double timestep_scaling = 10.0;  // finite, above 0

@@ -73,6 +73,10 @@ constexpr std::array<EnumName<EdmSpacing>, 2> kEdmSpacings = {{
     {EdmSpacing::kKarras, "karras"},
     {EdmSpacing::kExponential, "exponential"},
 }};
+constexpr std::array<EnumName<TimeShift>, 2> kTimeShifts = {{
+    {TimeShift::kExponential, "exponential"},
+    {TimeShift::kLinear, "linear"},
+}};
 constexpr std::array<EnumName<DpmAlgorithm>, 4> kDpmAlgorithms = {{
     {DpmAlgorithm::kDpm, "dpmsolver"},
     {DpmAlgorithm::kDpmPlusPlus, "dpmsolver++"},
@@ -237,27 +241,16 @@ absl::Status ReadVarianceType(const nlohmann::json& value, const SchedulerConfig
 
 // Dynamic thresholding scales by a quantile over a whole sample, which couples all values and has
 // no cheap derivative.
-constexpr std::string_view kThresholding = "false (dynamic thresholding is not supported)";
-constexpr std::string_view kDynamicShifting =
-    "false (a shift that follows the size of an image is not supported)";
-constexpr std::string_view kBetaSigmas =
-    "false (quantiles of the beta distribution are not supported)";
-
-template <const auto& expected>
-absl::Status RefuseTrue(const nlohmann::json& value, const SchedulerConfigKey& key,
-                        SchedulerConfig&) {
+absl::Status RefuseThresholding(const nlohmann::json& value, const SchedulerConfigKey& key,
+                                SchedulerConfig&) {
   DEEPPCR_ASSIGN_OR_RETURN(const bool on, JsonBool(value, key.name));
   if (!on) return absl::OkStatus();
-  return Expected(key.name, expected, value);
+  return Expected(key.name, "false (dynamic thresholding is not supported)", value);
 }
 
 absl::Status ReadUnusedNumber(const nlohmann::json& value, const SchedulerConfigKey& key,
                               SchedulerConfig&) {
   return JsonNumber(value, key.name).status();
-}
-absl::Status ReadUnusedString(const nlohmann::json& value, const SchedulerConfigKey& key,
-                              SchedulerConfig&) {
-  return JsonString(value, key.name).status();
 }
 
 using Config = SchedulerConfig;
@@ -266,6 +259,7 @@ constexpr std::string_view kWithBetas =
     "DDPM, DDIM, EulerDiscrete, EulerAncestralDiscrete, DPMSolverMultistep, LCM, HeunDiscrete";
 constexpr std::string_view kRescaling =
     "DDPM, DDIM, EulerDiscrete, EulerAncestralDiscrete, DPMSolverMultistep, LCM";
+constexpr std::string_view kOfPipelines = "no effect; pipelines calculate mu from it";
 
 constexpr std::array<SchedulerConfigKey, 49> kKeys = {{
     {"_class_name", "string", "required", "all", "the class of diffusers, one of those above", 0, 0,
@@ -318,11 +312,11 @@ constexpr std::array<SchedulerConfigKey, 49> kKeys = {{
      "EulerAncestralDiscrete, DPMSolverMultistep)",
      0, 0, &ReadBool<&Config::rescale_betas_zero_snr>},
     {"sigma_min", "number", "null", "EulerDiscrete, EDMEuler",
-     "smallest sigma of karras and exponential sigmas, above 0; null: that of the timesteps; "
+     "smallest sigma of karras, exponential and beta sigmas, above 0; null: that of the timesteps; "
      "EDMEuler: 0.002",
      0, 0, &ReadOptionalPositive<&Config::sigma_min>},
     {"sigma_max", "number", "null", "EulerDiscrete, EDMEuler",
-     "largest sigma of karras and exponential sigmas, above 0; null: that of the timesteps; "
+     "largest sigma of karras, exponential and beta sigmas, above 0; null: that of the timesteps; "
      "EDMEuler: 80.0",
      0, 0, &ReadOptionalPositive<&Config::sigma_max>},
     {"final_sigmas_type", "string", "\"zero\"", "EulerDiscrete, DPMSolverMultistep, EDMEuler",
@@ -339,7 +333,9 @@ constexpr std::array<SchedulerConfigKey, 49> kKeys = {{
      &ReadBool<&Config::use_exponential_sigmas>},
     {"use_beta_sigmas", "boolean", "false",
      "EulerDiscrete, DPMSolverMultistep, FlowMatchEulerDiscrete, HeunDiscrete",
-     "quantiles of the beta distribution; only false is supported", 0, 0, &RefuseTrue<kBetaSigmas>},
+     "whether sigmas are quantiles of the beta distribution, as Lee et al. 2024; only false with "
+     "DPMSolverMultistep",
+     0, 0, &ReadBool<&Config::use_beta_sigmas>},
     {"interpolation_type", "string", "\"linear\"", "EulerDiscrete",
      "sigmas between timesteps: `linear`, or `log_linear` over all of them", 0, 0,
      &ReadEnum<kInterpolationTypes, &Config::interpolation_type>},
@@ -390,18 +386,21 @@ constexpr std::array<SchedulerConfigKey, 49> kKeys = {{
     {"stochastic_sampling", "boolean", "false", "FlowMatchEulerDiscrete",
      "whether every step draws its noise anew", 0, 0, &ReadBool<&Config::stochastic_sampling>},
     {"use_dynamic_shifting", "boolean", "false", "DPMSolverMultistep, FlowMatchEulerDiscrete",
-     "a shift by the size of an image; only false is supported", 0, 0,
-     &RefuseTrue<kDynamicShifting>},
+     "whether the shift comes from `mu` of config.json, which a pipeline calculates from the size "
+     "of an image",
+     0, 0, &ReadBool<&Config::use_dynamic_shifting>},
     {"time_shift_type", "string", "\"exponential\"", "DPMSolverMultistep, FlowMatchEulerDiscrete",
-     "no effect without dynamic shifting", 0, 0, &ReadUnusedString},
-    {"base_shift", "number", "0.5", "FlowMatchEulerDiscrete", "no effect without dynamic shifting",
-     0, 0, &ReadUnusedNumber},
-    {"max_shift", "number", "1.15", "FlowMatchEulerDiscrete", "no effect without dynamic shifting",
-     0, 0, &ReadUnusedNumber},
-    {"base_image_seq_len", "number", "256", "FlowMatchEulerDiscrete",
-     "no effect without dynamic shifting", 0, 0, &ReadUnusedNumber},
-    {"max_image_seq_len", "number", "4096", "FlowMatchEulerDiscrete",
-     "no effect without dynamic shifting", 0, 0, &ReadUnusedNumber},
+     "with dynamic shifting: the shift is e^mu (`exponential`) or mu (`linear`, only with "
+     "FlowMatchEulerDiscrete)",
+     0, 0, &ReadEnum<kTimeShifts, &Config::time_shift_type>},
+    {"base_shift", "number", "0.5", "FlowMatchEulerDiscrete", kOfPipelines, 0, 0,
+     &ReadUnusedNumber},
+    {"max_shift", "number", "1.15", "FlowMatchEulerDiscrete", kOfPipelines, 0, 0,
+     &ReadUnusedNumber},
+    {"base_image_seq_len", "number", "256", "FlowMatchEulerDiscrete", kOfPipelines, 0, 0,
+     &ReadUnusedNumber},
+    {"max_image_seq_len", "number", "4096", "FlowMatchEulerDiscrete", kOfPipelines, 0, 0,
+     &ReadUnusedNumber},
     {"sigma_data", "number", "0.5", "EDMEuler", "standard deviation of the data, above 0", 0, 0,
      &ReadPositive<&Config::sigma_data>},
     {"sigma_schedule", "string", "\"karras\"", "EDMEuler", "`karras` or `exponential`", 0, 0,
@@ -409,7 +408,7 @@ constexpr std::array<SchedulerConfigKey, 49> kKeys = {{
     {"rho", "number", "7.0", "EDMEuler", "exponent of `karras`, above 0", 0, 0,
      &ReadPositive<&Config::rho>},
     {"thresholding", "boolean", "false", "DDPM, DDIM, DPMSolverMultistep, LCM",
-     "dynamic thresholding; only false is supported", 0, 0, &RefuseTrue<kThresholding>},
+     "dynamic thresholding; only false is supported", 0, 0, &RefuseThresholding},
     {"dynamic_thresholding_ratio", "number", "0.995", "DDPM, DDIM, DPMSolverMultistep, LCM",
      "no effect without thresholding", 0, 0, &ReadUnusedNumber},
     {"sample_max_value", "number", "1.0", "DDPM, DDIM, DPMSolverMultistep, LCM",

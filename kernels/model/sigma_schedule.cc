@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -31,6 +32,54 @@ Vector ExponentialSigmas(double first, double last, int64_t count) {
   Vector sigmas = Linspace(std::log(first), std::log(last), count);
   for (double& sigma : sigmas) sigma = std::exp(sigma);
   return sigmas;
+}
+
+// The number below which the beta distribution with both parameters a = 0.6 has a share p: the x of
+// B_x(a, a) = p B(a, a), where up to 1/2, as for p, the incomplete beta function is the series
+// x^a sum_n (1 - a)_n / n! x^n / (a + n), and the rest mirrors. Of u = x^a it is convex, so
+// Newton's method falls to the root from where the first term of the series has it.
+double BetaQuantile(double p) {
+  constexpr double a = 0.6;
+  if (p > 0.5) return 1.0 - BetaQuantile(1.0 - p);
+  const auto incomplete = [](double x) {
+    double sum = 0.0, power = 1.0, before = -1.0;
+    for (double n = 0.0; sum != before; n += 1.0) {
+      before = sum;
+      sum += power / (a + n);
+      power *= (n + 1.0 - a) / (n + 1.0) * x;
+    }
+    return std::pow(x, a) * sum;
+  };
+  const double want = p * 2.0 * incomplete(0.5);
+  double u = a * want;
+  for (double before = 2.0 * u; u < before;) {
+    before = u;
+    const double x = std::pow(u, 1.0 / a);
+    u -= (incomplete(x) - want) * a * std::pow(1.0 - x, 1.0 - a);
+  }
+  return std::pow(u, 1.0 / a);
+}
+
+// Lee et al. 2024, "Beta Sampling is All You Need" (arXiv 2407.12173).
+Vector BetaSigmas(double first, double last, int64_t count) {
+  Vector sigmas = Linspace(0.0, 1.0, count);
+  for (double& sigma : sigmas) sigma = last + BetaQuantile(1.0 - sigma) * (first - last);
+  return sigmas;
+}
+
+// The key that spaces sigmas by their ends alone, or "".
+std::string_view SpacingOf(const SchedulerConfig& config) {
+  if (config.use_karras_sigmas) return "use_karras_sigmas";
+  if (config.use_exponential_sigmas) return "use_exponential_sigmas";
+  if (config.use_beta_sigmas) return "use_beta_sigmas";
+  return config.use_lu_lambdas ? "use_lu_lambdas" : "";
+}
+
+// Sigmas of `first` to `last` of a config that has such a key.
+Vector Spaced(const SchedulerConfig& config, double first, double last, int64_t count) {
+  if (config.use_karras_sigmas) return KarrasSigmas(last, first, 7.0, count);
+  if (config.use_beta_sigmas) return BetaSigmas(first, last, count);
+  return ExponentialSigmas(first, last, count);
 }
 
 // The table of sigmas by timesteps, between which it is linear.
@@ -77,9 +126,10 @@ absl::Status CheckTable(const Vector& alphas_cumprod) {
   return absl::OkStatus();
 }
 
-absl::Status CheckTimesOf(const SchedulerConfig& config, std::string_view key) {
+absl::Status CheckTimesOf(const SchedulerConfig& config) {
   if (config.num_train_timesteps >= 2) return absl::OkStatus();
-  return InvalidArgument(key, ": expected false with num_train_timesteps 1, got true");
+  return InvalidArgument(SpacingOf(config),
+                         ": expected false with num_train_timesteps 1, got true");
 }
 
 // sigma_min and sigma_max of the file, or the last and the first of `sigmas`.
@@ -111,12 +161,9 @@ absl::StatusOr<SigmaSchedule> EulerSigmas(const SchedulerConfig& config, const S
   } else {
     for (const double time : schedule.times) sigmas.push_back(table.At(time));
   }
-  if (config.use_karras_sigmas || config.use_exponential_sigmas) {
-    DEEPPCR_RETURN_IF_ERROR(CheckTimesOf(
-        config, config.use_karras_sigmas ? "use_karras_sigmas" : "use_exponential_sigmas"));
-    const double low = SigmaMin(config, sigmas.back()), high = SigmaMax(config, sigmas.front());
-    sigmas = config.use_karras_sigmas ? KarrasSigmas(low, high, 7.0, n)
-                                      : ExponentialSigmas(high, low, n);
+  if (!SpacingOf(config).empty()) {
+    DEEPPCR_RETURN_IF_ERROR(CheckTimesOf(config));
+    sigmas = Spaced(config, SigmaMax(config, sigmas.front()), SigmaMin(config, sigmas.back()), n);
     for (int64_t i = 0; i < n; ++i)
       schedule.times[static_cast<size_t>(i)] = table.TimeOf(sigmas[static_cast<size_t>(i)]);
   }
@@ -147,8 +194,8 @@ absl::Status RoundTimes(const SchedulerConfig& config, Vector& times) {
     return InvalidArgument(
         "num_inference_steps: expected a number for which every time is clearly "
         "on one side of a half with ",
-        config.use_karras_sigmas ? "use_karras_sigmas" : "use_lu_lambdas", ", got ", times.size(),
-        " with the time ", time, ", which diffusers rounds as its float32 happens to be");
+        SpacingOf(config), ", got ", times.size(), " with the time ", time,
+        ", which diffusers rounds as its float32 happens to be");
   }
   return absl::OkStatus();
 }
@@ -177,11 +224,9 @@ absl::StatusOr<SigmaSchedule> DpmSigmas(const SchedulerConfig& config, const Sig
   SigmaSchedule schedule;
   if (config.use_flow_sigmas) {
     schedule = DpmFlowSigmas(config, n);
-  } else if (config.use_karras_sigmas || config.use_lu_lambdas) {
-    DEEPPCR_RETURN_IF_ERROR(
-        CheckTimesOf(config, config.use_karras_sigmas ? "use_karras_sigmas" : "use_lu_lambdas"));
-    schedule.sigmas = config.use_karras_sigmas ? KarrasSigmas(table.first(), table.last(), 7.0, n)
-                                               : ExponentialSigmas(table.last(), table.first(), n);
+  } else if (!SpacingOf(config).empty()) {
+    DEEPPCR_RETURN_IF_ERROR(CheckTimesOf(config));
+    schedule.sigmas = Spaced(config, table.last(), table.first(), n);
     for (const double sigma : schedule.sigmas) schedule.times.push_back(table.TimeOf(sigma));
     DEEPPCR_RETURN_IF_ERROR(RoundTimes(config, schedule.times));
   } else {
@@ -213,10 +258,13 @@ absl::StatusOr<SigmaSchedule> FlowMatchSigmas(const SchedulerConfig& config,
   const auto shifted = [&](double sigma) {
     return config.shift * sigma / (1.0 + (config.shift - 1.0) * sigma);
   };
-  // Shifted twice: the ends, and all that lies between them.
+  // Shifted twice: the ends, unless the shift is dynamic, and all that lies between them.
+  const auto end = [&](double sigma) {
+    return T * (config.use_dynamic_shifting ? sigma : shifted(sigma));
+  };
   SigmaSchedule schedule;
   Vector& sigmas = schedule.sigmas;
-  sigmas = Linspace(shifted(1.0) * T, shifted(1.0 / T) * T, num_inference_steps);
+  sigmas = Linspace(end(1.0), end(1.0 / T), num_inference_steps);
   for (double& sigma : sigmas) sigma = shifted(sigma / T);
   if (config.shift_terminal > 0.0) {
     const double scale = (1.0 - sigmas.back()) / (1.0 - config.shift_terminal);
@@ -226,11 +274,8 @@ absl::StatusOr<SigmaSchedule> FlowMatchSigmas(const SchedulerConfig& config,
     }
     for (double& sigma : sigmas) sigma = 1.0 - (1.0 - sigma) / scale;
   }
-  if (config.use_karras_sigmas) {
-    sigmas = KarrasSigmas(sigmas.back(), sigmas.front(), 7.0, num_inference_steps);
-  } else if (config.use_exponential_sigmas) {
-    sigmas = ExponentialSigmas(sigmas.front(), sigmas.back(), num_inference_steps);
-  }
+  if (!SpacingOf(config).empty())
+    sigmas = Spaced(config, sigmas.front(), sigmas.back(), num_inference_steps);
   for (double& sigma : sigmas) {
     if (config.invert_sigmas) sigma = 1.0 - sigma;
     schedule.times.push_back(sigma * T);

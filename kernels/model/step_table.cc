@@ -148,6 +148,7 @@ absl::Status CheckStepTable(const StepTables& table, const ModelConfig& config) 
     return InvalidArgument(key, ": expected no such key, as the table says all of the steps");
   };
   if (config.eta != 0.0) return refuse("eta");
+  if (config.mu.has_value()) return refuse("mu");
   if (config.use_clipped_model_output) return refuse("use_clipped_model_output");
   if (config.diffusers_compatible) return refuse("diffusers_compatible");
   return absl::OkStatus();

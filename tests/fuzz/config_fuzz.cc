@@ -146,6 +146,7 @@ void RequireSameDiffusion(const ModelConfig& config, const nlohmann::json& objec
   Require(object.value("eta", 0.0) == config.eta, "eta is as given or 0");
   Require(object.value("use_clipped_model_output", false) == config.use_clipped_model_output,
           "use_clipped_model_output is as given or false");
+  Require(object.contains("mu") == config.mu.has_value(), "mu is as given or none");
   Require(object.value("diffusers_compatible", false) == config.diffusers_compatible,
           "diffusers_compatible is as given or false");
   Require(object.value("image_shape", Integers{}) == config.image_shape,

@@ -53,6 +53,9 @@ CORPUS = {
         thresholding=True, beta_end=7, _use_default_values=["thresholding", "beta_end", "x"]),
     "accepted-unknown": scheduler(skip_prk_steps=True, variance_type="learned", _private=[{}]),
     "accepted-euler": scheduler(EULER, use_karras_sigmas=True, sigma_min=0.03, sigma_max=None),
+    "accepted-beta-sigmas": scheduler(HEUN, use_beta_sigmas=True),
+    "accepted-dynamic-shifting": scheduler(
+        FLOW, use_dynamic_shifting=True, time_shift_type="linear", use_beta_sigmas=True),
     "accepted-euler-continuous": scheduler(
         EULER, timestep_type="continuous", prediction_type="v_prediction",
         interpolation_type="log_linear", final_sigmas_type="sigma_min"),
@@ -92,8 +95,8 @@ CORPUS = {
     "refused-learned-of-dpm": scheduler(DPM, variance_type="learned"),
     "refused-dpm-exponential": scheduler(DPM, use_exponential_sigmas=True),
     "refused-two-sigmas": scheduler(EULER, use_karras_sigmas=True, use_exponential_sigmas=True),
-    "refused-beta-sigmas": scheduler(EULER, use_beta_sigmas=True),
-    "refused-dynamic-shifting": scheduler(FLOW, use_dynamic_shifting=True),
+    "refused-beta-sigmas": scheduler(DPM, use_beta_sigmas=True),
+    "refused-mu": scheduler(FLOW, use_dynamic_shifting=True, mu=1.15),
     "refused-sample-of-edm": scheduler(EDM, prediction_type="sample"),
     "refused-lcm-steps": scheduler(LCM, original_inference_steps=51),
     "accepted-underflow": scheduler(beta_start=1.0, beta_end=1e-300),

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -140,8 +141,10 @@ void TryReverseProcess(const SchedulerConfig& config) {
   if (config.num_train_timesteps > 1000) return;
   for (const int64_t count : {int64_t{1}, int64_t{7}, config.num_train_timesteps}) {
     for (const bool compatible : {false, true}) {
+      const std::optional<double> mu =
+          config.use_dynamic_shifting ? std::optional(0.7) : std::nullopt;
       const absl::StatusOr<ReverseProcess> process = BuildReverseProcess(
-          config, {.num_inference_steps = count, .diffusers_compatible = compatible});
+          config, {.num_inference_steps = count, .mu = mu, .diffusers_compatible = compatible});
       if (process.ok()) {
         Require(compatible || std::ssize(process->steps) == count, "as many steps as asked for");
         RequireSound(*process);

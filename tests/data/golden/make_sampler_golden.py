@@ -6,7 +6,7 @@ Of DDPM those with a learned variance; make_scheduler_golden.py has its others.
 
 Usage: tests/data/golden/make_sampler_golden.py [--output_dir DIR]
 
-Needs the packages of make_scheduler_golden.py. It writes the same bytes when run again with the
+Needs the packages of make_scheduler_golden.py, and scipy 1.11.4. It writes the same bytes when run again with the
 same versions.
 
 The network is m(z, t) = 0.4 sin(z) + 0.3 cos(t / 100 + k) in element k, and where the variance is
@@ -23,6 +23,7 @@ draws one. `cases` is an array:
   num_inference_steps   evaluations of the network: n, with HeunDiscrete 2 n - 1
   first_step            if there: evaluations that are left out; `noise` is what the network then
                         sees first, and what is listed below is counted from there on
+  mu                    if there: of set_timesteps
   at                    steps whose network inputs are kept: all, or about ten of many
   times                 [at] the time that the network sees, in float64
   diffusers, float64    `inputs` [at, D], what the network sees, and `sample` [D], the result
@@ -30,10 +31,12 @@ draws one. `cases` is an array:
 
 import argparse
 import json
+import math
 import pathlib
 
 import diffusers
 import numpy as np
+import scipy.stats
 import torch
 from diffusers.schedulers import (scheduling_ddpm, scheduling_dpmsolver_multistep,
                                   scheduling_euler_ancestral_discrete, scheduling_lcm)
@@ -65,12 +68,12 @@ class NoiseRows:
         return torch.from_numpy(self.rows[self.step])[None].to(dtype or torch.float64)
 
 
-def run_diffusers(scheduler, steps, noise, step_noise, first):
+def run_diffusers(scheduler, steps, noise, step_noise, first, mu):
     rows = NoiseRows(step_noise)
     for module in (scheduling_ddpm, scheduling_dpmsolver_multistep,
                    scheduling_euler_ancestral_discrete, scheduling_lcm):
         module.randn_tensor = rows
-    scheduler.set_timesteps(steps)
+    scheduler.set_timesteps(steps, **({} if mu is None else {"mu": mu}))
     if hasattr(scheduler, "set_begin_index"):
         scheduler.set_begin_index(first)
     scale = float(getattr(scheduler, "init_noise_sigma", 1.0))
@@ -105,6 +108,11 @@ def karras(low, high, rho, steps):
 
 def exponential(first, last, steps):
     return np.exp(np.linspace(np.log(first), np.log(last), steps))
+
+
+def beta(first, last, steps):
+    shares = scipy.stats.beta.ppf(1 - np.linspace(0, 1, steps), 0.6, 0.6)
+    return last + shares * (first - last)
 
 
 def sigma_table(config):
@@ -146,6 +154,9 @@ def euler_schedule(config, steps):
         times = time_of(sigmas, table)
     elif config.get("use_exponential_sigmas"):
         sigmas = exponential(high, low, steps)
+        times = time_of(sigmas, table)
+    elif config.get("use_beta_sigmas"):
+        sigmas = beta(high, low, steps)
         times = time_of(sigmas, table)
     sigmas = np.append(sigmas, last)[:steps + 1]
     if config.get("timestep_type") == "continuous" and config["prediction_type"] == "v_prediction":
@@ -220,7 +231,7 @@ def run_edm(config, steps, noise, step_noise):
     return times, inputs, x
 
 
-def dpm_schedule(config, steps):
+def dpm_schedule(config, steps, mu):
     table, count = sigma_table(config), config["num_train_timesteps"]
     clip = config["lambda_min_clipped"]
     last = int(np.sum(-np.log(table) >= (-np.inf if clip is None else clip)))
@@ -231,7 +242,7 @@ def dpm_schedule(config, steps):
         sigmas = exponential(table[-1], table[0], steps)
         times = time_of(sigmas, table).round()
     elif config["use_flow_sigmas"]:
-        shift = config["flow_shift"]
+        shift = config["flow_shift"] if mu is None else math.exp(mu)
         sigmas = 1 - np.linspace(1, 1 / count, steps + 1)[:0:-1]
         sigmas = shift * sigmas / (1 + (shift - 1) * sigmas)
         times = np.trunc(sigmas * count)
@@ -267,8 +278,8 @@ def second_order(config, h, to_a, to_s):
     }[config["algorithm_type"], config["solver_type"]]()
 
 
-def run_dpm(config, steps, noise, step_noise, first=0):
-    sigmas, times = dpm_schedule(config, steps)
+def run_dpm(config, steps, noise, step_noise, first=0, mu=None):
+    sigmas, times = dpm_schedule(config, steps, mu)
     if config["use_flow_sigmas"]:
         alphas, roots = 1 - sigmas, sigmas
     else:
@@ -361,19 +372,25 @@ def run_lcm(config, steps, noise, step_noise):
     return times, inputs, x
 
 
-def run_flow(config, steps, noise, step_noise):
+def run_flow(config, steps, noise, step_noise, mu=None):
     count, shift = config["num_train_timesteps"], config["shift"]
 
     def shifted(sigma):
         return shift * sigma / (1 + (shift - 1) * sigma)
 
-    sigmas = shifted(np.linspace(shifted(1.0), shifted(1 / count), steps))
+    if config["use_dynamic_shifting"]:
+        factor = math.exp(mu) if config["time_shift_type"] == "exponential" else mu
+        sigmas = factor / (factor + (1 / np.linspace(1.0, 1 / count, steps) - 1))
+    else:
+        sigmas = shifted(np.linspace(shifted(1.0), shifted(1 / count), steps))
     if config["shift_terminal"]:
         sigmas = 1 - (1 - sigmas) * (1 - config["shift_terminal"]) / (1 - sigmas[-1])
     if config["use_karras_sigmas"]:
         sigmas = karras(sigmas[-1], sigmas[0], 7.0, steps)
     elif config["use_exponential_sigmas"]:
         sigmas = exponential(sigmas[0], sigmas[-1], steps)
+    elif config["use_beta_sigmas"]:
+        sigmas = beta(sigmas[0], sigmas[-1], steps)
     if config["invert_sigmas"]:
         sigmas = 1 - sigmas
     times = sigmas * count
@@ -402,15 +419,15 @@ CLASSES = {
 }
 
 
-def make_case(noise, step_noise, name, steps, config, first=0):
+def make_case(noise, step_noise, name, steps, config, first=0, mu=None):
     scheduler_class, run = CLASSES[name.split("_")[0]]
     scheduler = scheduler_class(**config)
     saved = json.loads(scheduler.to_json_string())
     if saved.get("lambda_min_clipped") == -np.inf:
         saved["lambda_min_clipped"] = None
-    inputs, sample = run_diffusers(scheduler, steps, noise, step_noise, first)
-    left_out = {"first": first} if first > 0 else {}
-    times, exact_inputs, exact = run(saved, steps, noise, step_noise, **left_out)
+    inputs, sample = run_diffusers(scheduler, steps, noise, step_noise, first, mu)
+    said = {**({"first": first} if first > 0 else {}), **({} if mu is None else {"mu": mu})}
+    times, exact_inputs, exact = run(saved, steps, noise, step_noise, **said)
     # Heun's method evaluates the network twice in all steps but the last.
     evaluations = 2 * steps - 1 if name.startswith("heun") else steps
     steps = evaluations - first
@@ -422,7 +439,8 @@ def make_case(noise, step_noise, name, steps, config, first=0):
     short = [[float(f"{value:.9g}") for value in inputs[i]] for i in at]
     return {
         "name": name, "config": saved, "num_inference_steps": evaluations,
-        **({"first_step": first} if first > 0 else {}), "at": at,
+        **({"first_step": first} if first > 0 else {}), **({} if mu is None else {"mu": mu}),
+        "at": at,
         "times": [float(times[i]) for i in at],
         "diffusers": {"inputs": short, "sample": [float(f"{value:.9g}") for value in sample]},
         "float64": {"inputs": [exact_inputs[i].tolist() for i in at], "sample": exact.tolist()},

@@ -39,11 +39,11 @@ def euler_cases():
         yield from schedules_with_betas(sampler, {})
         yield from lengths(sampler, {})
     for prediction, kind, final in itertools.product(
-            ("epsilon", "v_prediction"), ("karras", "exponential"), ("zero", "sigma_min")):
+            ("epsilon", "v_prediction"), ("karras", "exponential", "beta"), ("zero", "sigma_min")):
         yield f"euler_{kind}_{prediction}_{final}", 8, {
             **STABLE, "prediction_type": prediction, f"use_{kind}_sigmas": True,
             "final_sigmas_type": final, "timestep_spacing": "leading"}
-    for kind in ("karras", "exponential"):
+    for kind in ("karras", "exponential", "beta"):
         yield f"euler_{kind}_bounds", 6, {
             f"use_{kind}_sigmas": True, "sigma_min": 0.03, "sigma_max": 12.0}
         yield f"euler_{kind}_one_step", 1, {f"use_{kind}_sigmas": True}
@@ -131,7 +131,7 @@ def heun_cases():
             "prediction_type": prediction, "timestep_spacing": spacing, "clip_sample": clip,
             "clip_sample_range": 0.7}
     for prediction, kind in itertools.product(("epsilon", "v_prediction"),
-                                              ("karras", "exponential")):
+                                              ("karras", "exponential", "beta")):
         yield f"heun_{kind}_{prediction}", 8, {
             **STABLE, "prediction_type": prediction, f"use_{kind}_sigmas": True,
             "timestep_spacing": "leading"}
@@ -189,7 +189,8 @@ def lcm_cases():
 
 
 def flow_cases():
-    kinds = ({}, {"use_karras_sigmas": True}, {"use_exponential_sigmas": True})
+    kinds = ({}, {"use_karras_sigmas": True}, {"use_exponential_sigmas": True},
+             {"use_beta_sigmas": True})
     for shift, kind, stochastic in itertools.product((1.0, 3.0), kinds, (False, True)):
         name = next(iter(kind), "use_plain").split("_")[1]
         yield f"flow_{name}_shift_{shift:.0f}{'_stochastic' if stochastic else ''}", 7, {
@@ -201,6 +202,28 @@ def flow_cases():
     yield "flow_terminal_karras", 6, {"shift_terminal": 0.1, "use_karras_sigmas": True}
     yield "flow_few_timesteps", 5, {"num_train_timesteps": 13}
     yield from lengths("flow", {"shift": 3.0})
+
+
+def dynamic_shifting_cases():
+    """Shifts by the mu of set_timesteps: a flow of diffusers' FluxPipeline has 0.5 to 1.15."""
+    for kind, shift, mu in itertools.product(
+            ("plain", "beta", "karras"), ("exponential", "linear"), (0.5, 1.15, 3.0)):
+        spaced = {} if kind == "plain" else {f"use_{kind}_sigmas": True}
+        yield f"flow_dynamic_{kind}_{shift}_{mu:.0f}", 7, {
+            "use_dynamic_shifting": True, "time_shift_type": shift, "shift": 2.0, **spaced}, 0, mu
+    yield "flow_dynamic_negative", 7, {"use_dynamic_shifting": True}, 0, -0.7
+    yield "flow_dynamic_terminal", 9, {
+        "use_dynamic_shifting": True, "shift_terminal": 0.1, "stochastic_sampling": True}, 0, 0.9
+    for steps in (1, 2, 31, 100, MOST_STEPS):
+        yield f"flow_dynamic_{steps}_steps", steps, {"use_dynamic_shifting": True}, 0, 1.15
+    for mu, order in itertools.product((0.5, 1.15), (1, 2)):
+        yield f"dpm_dynamic_{mu:.0f}_order_{order}", 8, {
+            "solver_order": order, "use_flow_sigmas": True, "use_dynamic_shifting": True,
+            "prediction_type": "flow_prediction"}, 0, mu
+    yield "dpm_dynamic_without_mu", 8, {
+        "use_flow_sigmas": True, "use_dynamic_shifting": True, "flow_shift": 2.0,
+        "prediction_type": "flow_prediction"}
+    yield "dpm_time_shift_type", 6, {"time_shift_type": "linear"}
 
 
 def edm_cases():
@@ -215,4 +238,4 @@ def edm_cases():
 
 def all_cases():
     return itertools.chain(euler_cases(), dpm_cases(), lcm_cases(), flow_cases(), edm_cases(),
-                           multistep_cases(), heun_cases(), ddpm_cases(), begun_later_cases())
+                           dynamic_shifting_cases(), multistep_cases(), heun_cases(), ddpm_cases(), begun_later_cases())

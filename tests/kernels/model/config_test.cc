@@ -128,7 +128,7 @@ TEST(ConfigTest, RefusesEveryKeyOfAnotherFamily) {
           StrCat(key.name, ": only for model_type ", key.families, ", this is ", family.name));
     }
   }
-  EXPECT_EQ(refused, 19 + 18 + 19 + 6);
+  EXPECT_EQ(refused, 20 + 19 + 20 + 6);
 }
 
 TEST(ConfigTest, RefusesEveryKeyGivenTwice) {
@@ -211,7 +211,7 @@ INSTANTIATE_TEST_SUITE_P(
             "input_activation, labels, shared_weights, hidden_dim, num_blocks, time_embedding_dim, "
             "tensor_prefix, denoiser_inputs, num_inference_steps, num_classes, conditioning_dim, "
             "null_class, null_condition, decoder_widths, decoder_activation, eta, "
-            "use_clipped_model_output, "
+            "use_clipped_model_output, mu, "
             "diffusers_compatible, image_shape"},
         RefusedCase{"KeyOfOtherCase", ConfigWith("State_Dim", "3"), "unknown key \"State_Dim\""},
         RefusedCase{
@@ -299,6 +299,7 @@ TEST(ConfigKeysTest, DescribesTheDefaultsThatAreTaken) {
       {"decoder_activation", std::string(NameOf(config.decoder_activation))},
       {"eta", StrCat(config.eta)},
       {"use_clipped_model_output", config.use_clipped_model_output ? "true" : "false"},
+      {"mu", config.mu.has_value() ? StrCat(*config.mu) : "none"},
       {"diffusers_compatible", config.diffusers_compatible ? "true" : "false"},
       {"image_shape", count(config.image_shape)},
   };

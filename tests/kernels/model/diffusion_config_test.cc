@@ -50,6 +50,7 @@ TEST(DiffusionConfigTest, TakesTheDefaultsOfDiffusion) {
   EXPECT_EQ(config.decoder_activation, Activation::kRelu);
   EXPECT_EQ(config.eta, 0.0);
   EXPECT_FALSE(config.use_clipped_model_output);
+  EXPECT_EQ(config.mu, std::nullopt);
   EXPECT_FALSE(config.diffusers_compatible);
   EXPECT_TRUE(config.image_shape.empty());
 }
@@ -65,6 +66,7 @@ TEST(DiffusionConfigTest, TakesEveryKeyOfDiffusion) {
                  {"decoder_activation", "silu"},
                  {"eta", 1},
                  {"use_clipped_model_output", true},
+                 {"mu", -1.5},
                  {"diffusers_compatible", true},
                  {"image_shape", {5, 4, 3}},
                  {"max_batch_size", 256}});
@@ -80,6 +82,7 @@ TEST(DiffusionConfigTest, TakesEveryKeyOfDiffusion) {
   EXPECT_EQ(config.decoder_activation, Activation::kSilu);
   EXPECT_EQ(config.eta, 1.0);
   EXPECT_TRUE(config.use_clipped_model_output);
+  EXPECT_EQ(config.mu, -1.5);
   EXPECT_TRUE(config.diffusers_compatible);
   EXPECT_EQ(config.image_shape, (std::vector<int64_t>{5, 4, 3}));
   EXPECT_EQ(config.max_batch_size, 256);
@@ -178,6 +181,7 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"EtaNaN", Diffusion("eta", "NaN"), "not JSON"},
         RefusedCase{"ClippedOutputNumber", Diffusion("use_clipped_model_output", "1"),
                     "use_clipped_model_output: expected true or false, got 1"},
+        RefusedCase{"MuNull", Diffusion("mu", "null"), "mu: expected a number, got null"},
         RefusedCase{"CompatibleNumber", Diffusion("diffusers_compatible", "1"),
                     "diffusers_compatible: expected true or false, got 1"},
         RefusedCase{"ImageOneExtent", Diffusion("image_shape", "[2]"),

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -271,6 +272,34 @@ TEST(ReverseProcessTest, RefusesEtaOutOfRange) {
   }
   ExpectError(BuildReverseProcess({}, {.num_inference_steps = 1, .eta = 0.5}),
               StatusCode::kInvalidArgument, "eta: expected 0 with DDPMScheduler");
+}
+
+TEST(ReverseProcessTest, RefusesMuThatIsMissingOrSaysNothing) {
+  SchedulerConfig config;
+  config.scheduler_class = SchedulerClass::kFlowMatchEuler;
+  const auto refused = [&](std::optional<double> mu) {
+    return BuildReverseProcess(config, {.num_inference_steps = 3, .mu = mu});
+  };
+  ExpectError(refused(0.5), StatusCode::kInvalidArgument,
+              "mu: expected none with FlowMatchEulerDiscreteScheduler without "
+              "use_dynamic_shifting, got 0.5");
+
+  config.use_dynamic_shifting = true;
+  ExpectError(refused(std::nullopt), StatusCode::kInvalidArgument,
+              "mu: missing; expected the number that the pipeline passes to set_timesteps");
+  for (const double mu : {710.0, -760.0, std::numeric_limits<double>::quiet_NaN()}) {
+    ExpectError(refused(mu), StatusCode::kInvalidArgument,
+                "mu: expected a number that makes a finite shift above 0, got ");
+  }
+  config.time_shift_type = TimeShift::kLinear;
+  for (const double mu : {0.0, -1.0, std::numeric_limits<double>::infinity()}) {
+    ExpectError(refused(mu), StatusCode::kInvalidArgument,
+                "mu: expected a number that makes a finite shift above 0, got ");
+  }
+  config.scheduler_class = SchedulerClass::kDpmSolverMultistep;
+  ExpectError(refused(1.0), StatusCode::kInvalidArgument,
+              "time_shift_type: expected \"exponential\" with DPMSolverMultistepScheduler and mu, "
+              "got \"linear\"");
 }
 
 TEST(ReverseProcessTest, RefusesEpsilonAtZeroSnrOnlyWhereATimestepIsThere) {

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -37,11 +38,13 @@ double LargestOf(const Vector& values) {
 }
 
 absl::StatusOr<ReverseProcess> ProcessOf(const json& config, int64_t num_steps,
-                                         int64_t first_step = 0) {
+                                         int64_t first_step = 0,
+                                         std::optional<double> mu = std::nullopt) {
   const absl::StatusOr<SchedulerConfig> parsed = ParseSchedulerConfig(config.dump());
   if (!parsed.ok()) return parsed.status();
   EXPECT_TRUE(parsed->ignored_keys.empty());
-  return BuildReverseProcess(*parsed, {.num_inference_steps = num_steps, .first_step = first_step});
+  return BuildReverseProcess(
+      *parsed, {.num_inference_steps = num_steps, .first_step = first_step, .mu = mu});
 }
 
 // The network of make_sampler_golden.py.
@@ -90,7 +93,9 @@ class SamplerRunTest : public ::testing::TestWithParam<int> {
 
 TEST_P(SamplerRunTest, AgreesWithDiffusersAndWithItsFormulasInFloat64) {
   const int64_t num_steps = run()["num_inference_steps"], first = run().value("first_step", 0);
-  const ReverseProcess process = ProcessOf(run()["config"], num_steps, first).value();
+  const std::optional<double> mu =
+      run().contains("mu") ? std::optional(run()["mu"].get<double>()) : std::nullopt;
+  const ReverseProcess process = ProcessOf(run()["config"], num_steps, first, mu).value();
 
   ASSERT_EQ(std::ssize(process.steps), num_steps - first);
   const std::vector<Vector> states = StatesOf(process, static_cast<size_t>(first));

@@ -277,14 +277,20 @@ INSTANTIATE_TEST_SUITE_P(
                     R"({"_class_name":"EulerDiscreteScheduler","use_karras_sigmas":true,)"
                     R"("use_exponential_sigmas":true})",
                     "use_karras_sigmas: expected at most one of"},
-        RefusedCase{"BetaSigmas", With("use_beta_sigmas", "true", "EulerDiscreteScheduler"),
-                    "use_beta_sigmas: expected false (quantiles of the beta distribution are not "
-                    "supported), got true"},
-        RefusedCase{
-            "DynamicShifting",
-            With("use_dynamic_shifting", "true", "FlowMatchEulerDiscreteScheduler"),
-            "use_dynamic_shifting: expected false (a shift that follows the size of an image "
-            "is not supported), got true"},
+        RefusedCase{"BetaSigmasOfDpm",
+                    With("use_beta_sigmas", "true", "DPMSolverMultistepScheduler"),
+                    "use_beta_sigmas: expected false (diffusers cuts its times off, where float32 "
+                    "decides) with DPMSolverMultistepScheduler, got true"},
+        RefusedCase{"BetaAndKarras",
+                    R"({"_class_name":"HeunDiscreteScheduler","use_karras_sigmas":true,)"
+                    R"("use_beta_sigmas":true})",
+                    "use_karras_sigmas: expected at most one of"},
+        RefusedCase{"TimeShift",
+                    With("time_shift_type", "\"log\"", "FlowMatchEulerDiscreteScheduler"),
+                    "time_shift_type: expected one of exponential, linear, got string \"log\""},
+        RefusedCase{"Mu", With("mu", "1.0", "FlowMatchEulerDiscreteScheduler"),
+                    "mu: expected no such key here, as no scheduler of diffusers has it; it is a "
+                    "key of config.json"},
         RefusedCase{"TerminalOne", With("shift_terminal", "1.0", "FlowMatchEulerDiscreteScheduler"),
                     "shift_terminal: expected null or a number in [0, 1), got 1.0"},
         RefusedCase{"SigmaMinZero", With("sigma_min", "0", "EDMEulerScheduler"),

@@ -347,6 +347,9 @@ TEST(StepTableTest, RefusesAConfigThatContradictsIt) {
   ExpectError(CheckStepTable(table, config), StatusCode::kInvalidArgument,
               "eta: expected no such key, as the table says all of the steps");
   config.eta = 0;
+  config.mu = 1;
+  ExpectError(CheckStepTable(table, config), StatusCode::kInvalidArgument, "mu: ");
+  config.mu.reset();
   config.use_clipped_model_output = true;
   ExpectError(CheckStepTable(table, config), StatusCode::kInvalidArgument,
               "use_clipped_model_output: ");
