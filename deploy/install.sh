@@ -17,8 +17,8 @@ cd "$(dirname "$0")/.."
 . deploy/lib.sh
 
 build_packages=(g++ cmake ninja-build protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
-  libgrpc++-dev libabsl-dev libssl-dev prometheus-cpp-dev libmicrohttpd-dev nlohmann-json3-dev libcli11-dev
-  libpng-dev libonnx-dev zlib1g-dev)
+  libgrpc++-dev libabsl-dev libssl-dev prometheus-cpp-dev libmicrohttpd-dev libcurl4-openssl-dev
+  nlohmann-json3-dev libcli11-dev libpng-dev libonnx-dev zlib1g-dev)
 
 packages_of() {
   case "$1" in

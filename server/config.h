@@ -83,6 +83,7 @@ struct ServerConfig {
   double slow_seconds = 10;    // of a request that the log tells of; 0: none
   std::string trace_file;      // empty: no traces
   double trace_rate = 1;
+  std::string otlp_traces_endpoint;  // empty: traces go nowhere else
   int64_t max_trace_bytes = int64_t{256} << 20;
   std::string log_format = "json";
   std::string log_level = "info";

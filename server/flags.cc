@@ -212,7 +212,8 @@ void AddServingFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(Real("shadow_rate", "share", 0, 1, &C::shadow_rate,
                        "Share of Forward, Generate and Gradient requests repeated after the reply "
                        "by the other kind of solver, or the other way back, to measure speed-up "
-                       "and error. Only while nothing waits."));
+                       "and error. While nothing waits, and under load within a hundredth of a "
+                       "worker's time."));
   specs.push_back(Real("access_log_rate", "share", 0, 1, &C::access_log_rate,
                        "Share of requests that have a line in the log."));
   specs.push_back(Real("slow_seconds", "seconds", 0, 86400, &C::slow_seconds,
@@ -220,11 +221,14 @@ void AddServingFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(Text("trace_file", "file", &C::trace_file,
                        "What requests spent their time on, for Perfetto (ui.perfetto.dev)."));
   specs.push_back(Real("trace_rate", "share", 0, 1, &C::trace_rate,
-                       "Share of requests in --trace_file, beside those whose traceparent says "
+                       "Share of requests that are traced, beside those whose traceparent says "
                        "sampled."));
   specs.push_back(Integer("max_trace_bytes", "bytes", 1024, int64_t{1} << 40, &C::max_trace_bytes,
                           "Size at which --trace_file becomes FILE.1, in place of the one before, "
                           "and begins anew."));
+  specs.push_back(Text("otlp_traces_endpoint", "URL", &C::otlp_traces_endpoint,
+                       "Collector of OpenTelemetry that gets the same as spans by OTLP over HTTP "
+                       "in JSON, as http://collector:4318/v1/traces."));
   specs.push_back(Choice("log_format", {"json", "text"}, &C::log_format, "One line per event."));
   specs.push_back(Choice("log_level", {"debug", "info", "warn", "error"}, &C::log_level,
                          "debug writes one line per request."));

@@ -128,6 +128,18 @@ absl::Status ClearPortFile(const std::string& path) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<Tracer>> MakeTracer(const ServerConfig& config, Logger& logger) {
+  return Tracer::Create(
+      {.rate = config.trace_rate,
+       .file = config.trace_file,
+       .max_bytes = config.max_trace_bytes,
+       .endpoint = config.otlp_traces_endpoint,
+       .version = DEEPPCR_VERSION,
+       .lost = [&logger](int64_t spans, std::string_view why) {
+         logger.LogLimited(LogLevel::kWarn, "spans_dropped", {{"spans", spans}, {"reason", why}});
+       }});
+}
+
 }  // namespace
 
 Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
@@ -195,7 +207,8 @@ ServerFigures Server::Figures() {
   return {.connections = acceptor_.connections(),
           .workers = batcher_.workers(),
           .busy_seconds = batcher_.BusySeconds(),
-          .held_bytes = batcher_.held_bytes()};
+          .held_bytes = batcher_.held_bytes(),
+          .spans = tracer_->spans()};
 }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config,
@@ -207,8 +220,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config
     return absl::NotFoundError(
         StrCat(config.model_dir.empty() ? "--model_repository" : "--model_dir", ": '", folder,
                "' is not a directory that can be read"));
-  DEEPPCR_ASSIGN_OR_RETURN(
-      auto tracer, Tracer::Create(config.trace_file, config.trace_rate, config.max_trace_bytes));
+  DEEPPCR_ASSIGN_OR_RETURN(auto tracer, MakeTracer(config, logger));
   std::unique_ptr<Server> server(new Server(config, std::move(engine), std::move(tracer), logger));
   DEEPPCR_RETURN_IF_ERROR(server->authorizer_.Reload());
   std::shared_ptr<TokenGate> gate;

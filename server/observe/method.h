@@ -71,6 +71,11 @@ constexpr std::string_view NameOf(Method method) {
   return kMethodNames[static_cast<size_t>(method)].name;
 }
 
+// The service of gRPC that has the method.
+constexpr std::string_view ServiceOf(Method method) {
+  return method < Method::kModelInfer ? "deeppcr.v1.DeepPcr" : "inference.GRPCInferenceService";
+}
+
 }  // namespace deeppcr
 
 #endif  // DEEPPCR_SERVER_OBSERVE_METHOD_H_

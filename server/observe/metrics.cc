@@ -268,6 +268,12 @@ void Metrics::AddServer() {
   busy_seconds_ = &Register(BuildCounter(), registry_, "worker_busy_seconds_total",
                             "Time that workers computed, all of them together.")
                        .Add({});
+  sent_spans_ = &Register(BuildCounter(), registry_, "spans_sent_total",
+                          "Spans of traces that the collector of --otlp_traces_endpoint took.")
+                     .Add({});
+  dropped_spans_ = &Register(BuildCounter(), registry_, "spans_dropped_total",
+                             "Spans of traces that it did not take, or not fast enough.")
+                        .Add({});
 }
 
 void Metrics::SetFigures(const ServerFigures& figures) {
@@ -275,7 +281,12 @@ void Metrics::SetFigures(const ServerFigures& figures) {
   workers_->Set(static_cast<double>(figures.workers));
   held_bytes_->Set(static_cast<double>(figures.held_bytes));
   const std::lock_guard<std::mutex> lock(mutex_);
-  busy_seconds_->Increment(std::max(0.0, figures.busy_seconds - busy_seconds_->Value()));
+  const auto reach = [](prometheus::Counter* counter, double value) {
+    counter->Increment(std::max(0.0, value - counter->Value()));
+  };
+  reach(busy_seconds_, figures.busy_seconds);
+  reach(sent_spans_, static_cast<double>(figures.spans.sent));
+  reach(dropped_spans_, static_cast<double>(figures.spans.dropped));
 }
 
 void Metrics::SetLimits(int64_t request_bytes, int64_t memory_bytes) {

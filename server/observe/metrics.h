@@ -28,6 +28,7 @@
 #include "prometheus/registry.h"
 #include "server/observe/inference_statistics.h"
 #include "server/observe/method.h"
+#include "server/observe/span_exporter.h"
 
 namespace deeppcr {
 
@@ -92,6 +93,7 @@ struct ServerFigures {
   int64_t workers = 0;      // threads that compute
   double busy_seconds = 0;  // of all workers together, since the start; never falls
   int64_t held_bytes = 0;   // of requests and replies in progress
+  SpanExporter::Counts spans;
 };
 
 // Owns series: they leave their families with it. Add is thread-safe.
@@ -267,7 +269,7 @@ class Metrics {
   prometheus::Gauge *connections_ = nullptr, *workers_ = nullptr, *held_bytes_ = nullptr,
                     *max_held_bytes_ = nullptr, *memory_limit_ = nullptr,
                     *certificate_end_ = nullptr;
-  prometheus::Counter* busy_seconds_ = nullptr;
+  prometheus::Counter *busy_seconds_ = nullptr, *sent_spans_ = nullptr, *dropped_spans_ = nullptr;
   prometheus::Counter* refused_connections_ = nullptr;
   std::array<prometheus::Counter*, 3> shadows_{}, trajectory_drops_{};
   prometheus::Gauge *trajectories_ = nullptr, *trajectory_bytes_ = nullptr;

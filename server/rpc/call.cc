@@ -96,8 +96,8 @@ void Call::NoteTrace(const absl::Status& status) {
   if (absl::IsUnauthenticated(status)) return;  // unknown callers write no files
   const TraceParent trace = Trace();
   if (!context_.tracer.Sample(trace.sampled)) return;
-  note_ = std::make_unique<TraceNote>(
-      TraceNote{request_id_, std::string(trace.trace_id), status.code()});
+  note_ = std::make_unique<TraceNote>(TraceNote{request_id_, std::string(trace.trace_id),
+                                                std::string(trace.parent_id), status.code()});
 }
 
 // The stages of the call; one that was not computed in a batch has all its time in the first.
@@ -133,12 +133,15 @@ void Call::ReportStages() const {
     std::move(stages.begin() + kBackwardStage + 1, stages.end(), stages.begin() + kBackwardStage);
     --shown;
   }
-  context_.tracer.Write({.method = NameOf(method_),
+  context_.tracer.Write({.service = ServiceOf(method_),
+                         .method = NameOf(method_),
                          .model = std::string_view(model_).substr(0, 128),
                          .solver = solver_,
                          .request_id = note_->request_id,
                          .trace_id = note_->trace_id,
-                         .code = StatusCodeName(note_->code),
+                         .parent_id = note_->parent_id,
+                         .code = note_->code,
+                         .code_name = StatusCodeName(note_->code),
                          .version = version_,
                          .samples = num_samples_,
                          .batch_samples = timings_.batch_samples,

@@ -143,7 +143,7 @@ class Call : public CallEvents {
  private:
   // The part of a trace beside its times, kept until the reply has been sent.
   struct TraceNote {
-    std::string request_id, trace_id;
+    std::string request_id, trace_id, parent_id;
     absl::StatusCode code;
   };
 
@@ -151,7 +151,7 @@ class Call : public CallEvents {
   absl::Status Authorize() const;
   TraceParent Trace() const;
   void NoteTrace(const absl::Status& status);
-  using Stages = std::array<Tracer::Stage, kStageNames.size()>;
+  using Stages = std::array<RequestTrace::Stage, kStageNames.size()>;
   Stages StagesUntil(Clock::time_point end) const;
   void ReportStages() const;
   absl::Status Parse(google::protobuf::Message* request);

@@ -350,15 +350,16 @@ class SolveCall final : public Call,
     model.reset();
   }
 
-  // Offers a shadow of the first sample, which is copied before the reply: `this` and the request
-  // are gone after it.
+  // Offers a shadow of samples that are copied before the reply: `this` and the request are gone
+  // after it.
   void AnswerAndShadow(const google::protobuf::Message& reply) {
-    OwnedSampleInputs sample(SamplesOf(run_item.samples, 0, 1));
+    OwnedSampleInputs inputs =
+        SamplesOfPair(run_item.samples, model->model->info(), input_.num_steps);
     const std::shared_ptr<ServedModel> served = model;
     const ResolvedOptions resolved = options;
     ShadowSampler& shadow = context_.shadow;
     Answer(reply);
-    shadow.Offer(served, resolved, std::move(sample));
+    shadow.Offer(served, resolved, std::move(inputs));
   }
 
   // The same for the way back of a Gradient.

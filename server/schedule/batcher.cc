@@ -35,6 +35,7 @@ struct Batcher::Work {
   Schedule::Batch batch;
   IdleTask idle;  // if set, runs in place of a batch
   std::optional<CancelToken> idle_token;
+  bool idle_insists = false, idle_again = false;
   Clock::time_point taken;
 
   std::vector<RunItem> items;
@@ -131,7 +132,8 @@ absl::Status Batcher::Admit(Job* job, JobList* expired) {
   if (absl::Status status = schedule_.Admit(job, Clock::now(), expired); !status.ok())
     return status;
   AddBytes(job->bytes, job->client.get());
-  if (idle_token_ != nullptr && (sleeping_ == 0 || others_wait)) idle_token_->Cancel();
+  if (idle_token_ != nullptr && !idle_insists_ && (sleeping_ == 0 || others_wait))
+    idle_token_->Cancel();
   return absl::OkStatus();
 }
 
@@ -195,12 +197,14 @@ double Batcher::LongestRunSeconds() const {
   return longest;
 }
 
-bool Batcher::OfferIdleTask(IdleTask task) {
+bool Batcher::OfferIdleTask(IdleTask task, Clock::time_point insists_at) {
   bool wake = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (stopping_ || idle_task_ != nullptr || idle_token_ != nullptr) return false;
     idle_task_ = std::move(task);
+    idle_insists_at_ = insists_at;
+    idle_was_cancelled_ = false;
     wake = sleeping_ > 0;
   }
   if (wake) wake_.notify_one();
@@ -219,22 +223,27 @@ bool Batcher::TakeWork(Worker* worker, Work* work) {
 // The caller holds mutex_.
 bool Batcher::TakeNow(Worker* worker, Work* work) {
   const Clock::time_point now = Clock::now();
-  if (schedule_.Take(now, &work->batch)) {
+  const bool insists = idle_task_ != nullptr && now >= idle_insists_at_;
+  if (!insists && schedule_.Take(now, &work->batch)) {
     work->Begin(now);
     worker->Begin(*work);
     // This worker may have been the one that would have woken up in time for another batch.
     if (sleeping_ > 0 && schedule_.Delays()) wake_.notify_one();
     return true;
   }
-  if (idle_task_ == nullptr || !schedule_.empty()) return false;
+  if (idle_task_ == nullptr) return false;
+  if (!insists && (idle_was_cancelled_ || !schedule_.empty())) return false;
   work->idle = std::exchange(idle_task_, nullptr);
   idle_token_ = &work->idle_token.emplace();
+  idle_insists_ = insists;
+  work->idle_insists = insists;
   return true;
 }
 
 // Sleeps until there may be something to do.
 void Batcher::Sleep(std::unique_lock<std::mutex>& lock) {
-  const Clock::time_point next = schedule_.NextStart();
+  Clock::time_point next = schedule_.NextStart();
+  if (idle_task_ != nullptr && idle_was_cancelled_) next = std::min(next, idle_insists_at_);
   ++sleeping_;
   if (next == Clock::time_point::max()) {
     wake_.wait(lock);
@@ -246,15 +255,19 @@ void Batcher::Sleep(std::unique_lock<std::mutex>& lock) {
 
 // Returns true if another worker must be woken: jobs that waited for this instance would otherwise
 // not be noticed before this worker has told its own jobs, or at all if a caller ran it inline.
-bool Batcher::Release(Worker* worker, const Work& work, double seconds) {
+bool Batcher::Release(Worker* worker, Work* work, double seconds) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (work.idle != nullptr) {
+  if (work->idle != nullptr) {
     idle_token_ = nullptr;
+    if (work->idle_again && !stopping_) {
+      idle_task_ = std::exchange(work->idle, nullptr);
+      idle_was_cancelled_ = true;
+    }
     return false;
   }
-  schedule_.Finish(work.batch, seconds);
+  schedule_.Finish(work->batch, seconds);
   // If the inline job expired before it ran, the caller's slot was never taken.
-  if (!work.batch.jobs.empty()) {
+  if (!work->batch.jobs.empty()) {
     // What is computed in another's pause is part of that one's time.
     const bool of_worker = worker != &caller_ && worker->in_between != nullptr;
     if (of_worker) busy_seconds_ += SecondsBetween(worker->since, Clock::now());
@@ -262,7 +275,7 @@ bool Batcher::Release(Worker* worker, const Work& work, double seconds) {
   }
   const bool others_waited =
       worker == &caller_ ||
-      (!work.batch.jobs.empty() && schedule_.LimitsInstances(*work.batch.jobs.front()->model));
+      (!work->batch.jobs.empty() && schedule_.LimitsInstances(*work->batch.jobs.front()->model));
   return others_waited && sleeping_ > 0 && !schedule_.empty();
 }
 
@@ -284,8 +297,12 @@ void Batcher::Serve(Worker* worker, Work* work) {
 // Lets go of the jobs before it tells them: a job may be gone once it is done.
 void Batcher::Finish(Worker* worker, Work* work) {
   const double seconds = SecondsBetween(work->taken, Clock::now()) - work->lent_seconds;
-  if (Release(worker, *work, seconds)) wake_.notify_one();
-  if (std::exchange(work->idle, nullptr) != nullptr) return;
+  const bool idle = work->idle != nullptr;
+  if (Release(worker, work, seconds)) wake_.notify_one();
+  if (idle) {
+    work->idle = nullptr;
+    return;
+  }
   for (size_t i = 0; i < work->batch.jobs.size(); ++i) {
     Job* job = work->batch.jobs[i];
     JobTimings timings = WaitOnly(SecondsBetween(job->enqueued(), work->taken));
@@ -409,7 +426,9 @@ bool Batcher::TakeInBetween(const ServedModel& lender, Worker* worker, Work* wor
   return true;
 }
 
-void Batcher::RunIdle(Work* work) { work->idle(*work->idle_token); }
+void Batcher::RunIdle(Work* work) {
+  work->idle_again = work->idle(*work->idle_token, work->idle_insists);
+}
 
 void Batcher::ReturnBytes(int64_t bytes, ClientAccount* client) { AddBytes(-bytes, client); }
 

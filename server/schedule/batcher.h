@@ -37,7 +37,9 @@ struct BatcherOptions {
 // Thread-safe.
 class Batcher {
  public:
-  using IdleTask = std::function<void(const CancelToken&)>;
+  using Clock = CancelToken::Clock;
+  // insists: it is not cancelled for jobs. True: it was cancelled, and insists when its time comes.
+  using IdleTask = std::function<bool(const CancelToken&, bool insists)>;
 
   explicit Batcher(const BatcherOptions& options);
   // Shuts down, unless Shutdown was called.
@@ -50,9 +52,10 @@ class Batcher {
   absl::Status Enqueue(Job* job);
 
   // Offers work that runs only while no job waits and is cancelled through its token as soon as a
-  // job finds no other worker. At most one runs at a time; an offer while another waits or runs, or
-  // after Shutdown, is dropped and gives false.
-  bool OfferIdleTask(IdleTask task);
+  // job finds no other worker; a worker that becomes free after insists_at takes it before jobs,
+  // and to its end. At most one runs at a time; an offer while another waits or runs, or after
+  // Shutdown, is dropped and gives false.
+  bool OfferIdleTask(IdleTask task, Clock::time_point insists_at = Clock::time_point::max());
 
   // Takes bytes for memory that no job stands for, of this client if it has a name. Errors:
   // kResourceExhausted.
@@ -90,8 +93,8 @@ class Batcher {
   struct Work;
   struct Worker {
     std::thread thread;
-    std::vector<Job*> running;                  // guarded by mutex_
-    CancelToken::Clock::time_point since = {};  // the beginning of what is running
+    std::vector<Job*> running;     // guarded by mutex_
+    Clock::time_point since = {};  // the beginning of what is running
     // Stands for this one while it serves others in between; null where it does not.
     std::unique_ptr<Worker> in_between;
 
@@ -105,7 +108,7 @@ class Batcher {
   bool TakeWork(Worker* worker, Work* work);
   bool TakeNow(Worker* worker, Work* work);
   void Sleep(std::unique_lock<std::mutex>& lock);
-  bool Release(Worker* worker, const Work& work, double seconds);
+  bool Release(Worker* worker, Work* work, double seconds);
   static void DropExpired(const JobList& expired);
   absl::Status Admit(Job* job, JobList* expired);
   absl::Status CheckBytes(int64_t bytes, const ClientAccount* client) const;
@@ -126,11 +129,14 @@ class Batcher {
   Schedule schedule_;
   double busy_seconds_ = 0;  // of batches that have ended
   IdleTask idle_task_;
+  Clock::time_point idle_insists_at_;
+  bool idle_was_cancelled_ = false;
   CancelToken* idle_token_ = nullptr;  // the token of the idle task that runs
+  bool idle_insists_ = false;          // of that task
   int sleeping_ = 0;
   bool stopping_ = false;
   std::vector<std::unique_ptr<Worker>> workers_;
-  CancelToken::Clock::time_point last_arrival_;
+  Clock::time_point last_arrival_;
   int lone_arrivals_ = 0;        // arrivals in a row with a pause before each
   Worker caller_;                // stands for the thread that computes a job inline
   std::unique_ptr<Work> spare_;  // work that such a thread has done with, for the next one

@@ -15,6 +15,14 @@ namespace {
 // One is enough: Compare warms caches by a repetition of its own.
 constexpr int kRepetitions = 1;
 
+// Compare runs each of a pair this often: to warm up, for its time, and for its states.
+constexpr double kRunsOfCompare = kRepetitions + 2;
+constexpr double kRunsOfBack = kRepetitions + 1;
+
+// What the states of both halves of a pair may take, and the noise that comes with a request.
+constexpr int64_t kMaxPairBytes = int64_t{32} << 20;
+constexpr int64_t kMaxPairSamples = 64;
+
 int64_t NowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -31,11 +39,12 @@ ResolvedOptions ToTheEnd(const ResolvedOptions& primary) {
 
 // The other half of the pair: sequential, or the plan's best parallel solver.
 absl::StatusOr<ResolvedOptions> Counterpart(const LoadedSystem& system,
-                                            const ResolvedOptions& primary) {
+                                            const ResolvedOptions& primary, int64_t num_samples) {
   SolveOptions options;
   options.solver = "sequential";
-  if (primary.solver == "sequential") options.solver = system.plan().Lookup(1).parallel.solver;
-  return system.Resolve(options, 1);
+  if (primary.solver == "sequential")
+    options.solver = system.plan().Lookup(num_samples).parallel.solver;
+  return system.Resolve(options, num_samples);
 }
 
 // A fallback's error would be that of the sequential solver against itself: an undeserved 0.
@@ -136,6 +145,15 @@ OwnedBackwardSample FirstOf(const BackwardItem& item) {
           .by_inputs = !item.inputs.empty()};
 }
 
+OwnedSampleInputs SamplesOfPair(const SampleInputs& samples, const ModelInfo& info,
+                                int64_t num_steps) {
+  const int64_t trajectory = (num_steps + 1) * info.state_dim;
+  const int64_t own = samples.same_noise ? 0 : std::ssize(samples.step_noise) / samples.num_samples;
+  const int64_t bytes = static_cast<int64_t>(sizeof(float)) * (2 * trajectory + own);
+  const int64_t fit = std::clamp<int64_t>(kMaxPairBytes / bytes, 1, kMaxPairSamples);
+  return OwnedSampleInputs(SamplesOf(samples, 0, std::min(fit, samples.num_samples)));
+}
+
 ShadowSampler::ShadowSampler(double rate, Batcher& batcher, Metrics& metrics)
     : rate_(rate), batcher_(batcher), metrics_(metrics) {}
 
@@ -144,57 +162,101 @@ bool ShadowSampler::Sample(const ServedModel& model) {
   if (rate <= 0) return false;
   const auto before = static_cast<double>(count_.fetch_add(1, std::memory_order_relaxed));
   // The first request is sampled: a fresh server has its pair at once.
-  return before == 0 ||
-         static_cast<int64_t>((before + 1) * rate) != static_cast<int64_t>(before * rate);
+  const bool sampled = before == 0 || static_cast<int64_t>((before + 1) * rate) !=
+                                          static_cast<int64_t>(before * rate);
+  return sampled && IsDue();
+}
+
+bool ShadowSampler::IsDue() const {
+  return !pending_.load(std::memory_order_relaxed) &&
+         NowNs() >= not_before_ns_.load(std::memory_order_relaxed);
 }
 
 void ShadowSampler::Offer(const std::shared_ptr<ServedModel>& model, const ResolvedOptions& primary,
-                          OwnedSampleInputs sample) {
+                          OwnedSampleInputs samples) {
   // A pair has no trajectory of the caller to start from.
   if (primary.initial_guess == InitialGuess::kPrevious) return;
-  Queue(model, [this, primary, sample = std::move(sample)](const ServedModel& served,
-                                                           const CancelToken& token) {
-    Measure(served, primary, sample, token);
-  });
+  const int64_t num_samples = samples.View().num_samples;
+  const auto system = model->model->Find(primary.system, num_samples, primary.backend);
+  double seconds = 0;
+  if (system != nullptr) {
+    const PlanEntry& entry = system->plan().Lookup(num_samples);
+    if (entry.has_parallel())
+      seconds = kRunsOfCompare * (entry.sequential_seconds + entry.parallel_seconds);
+  }
+  Queue(model, seconds,
+        [this, primary, samples = std::move(samples)](const ServedModel& served,
+                                                      const CancelToken& token) {
+          Measure(served, primary, samples, token);
+        });
 }
 
 void ShadowSampler::OfferBack(const std::shared_ptr<ServedModel>& model,
                               const ResolvedOptions& solve, const BackwardOptions& primary,
                               OwnedBackwardSample sample) {
-  Queue(model, [this, solve, primary, sample = std::move(sample)](const ServedModel& served,
-                                                                  const CancelToken& token) {
-    MeasureBack(served, solve, primary, sample, token);
-  });
+  const auto system = model->model->Find(solve.system, 1, solve.backend);
+  double seconds = 0;
+  if (system != nullptr) {
+    const std::optional<PlanWays>& ways = system->plan().Lookup(1).ways;
+    if (ways.has_value() && ways->parallel_seconds > 0)
+      seconds = kRunsOfBack * static_cast<double>(sample.columns) *
+                (ways->sequential_seconds + ways->parallel_seconds);
+  }
+  Queue(model, seconds,
+        [this, solve, primary, sample = std::move(sample)](const ServedModel& served,
+                                                           const CancelToken& token) {
+          MeasureBack(served, solve, primary, sample, token);
+        });
 }
 
-void ShadowSampler::Queue(const std::shared_ptr<ServedModel>& model, Task task) {
-  if (NowNs() < not_before_ns_.load(std::memory_order_relaxed)) return;
-  // Under constant load the task waits on and on; it must not keep an unloaded model alive.
-  batcher_.OfferIdleTask([this, weak = std::weak_ptr<ServedModel>(model),
-                          task = std::move(task)](const CancelToken& token) {
-    const std::shared_ptr<ServedModel> served = weak.lock();
-    if (served == nullptr) return metrics_.CountShadow(ShadowOutcome::kInterrupted);
-    task(*served, token);
-  });
+// seconds: of the pair, by the plan; 0: not known.
+void ShadowSampler::Queue(const std::shared_ptr<ServedModel>& model, double seconds, Task task) {
+  if (!IsDue() || pending_.exchange(true)) return;
+  // Gone with the task, whether it ran or not.
+  const std::shared_ptr<ShadowSampler> pending(
+      this, [](ShadowSampler* self) { self->pending_.store(false); });
+  Batcher::Clock::time_point insists_at = Batcher::Clock::time_point::max();
+  if (seconds > 0 && seconds <= kMaxLoadedSeconds) {
+    const std::chrono::nanoseconds allowed(insists_not_before_ns_.load(std::memory_order_relaxed));
+    insists_at = std::max(Batcher::Clock::now() + kPatience, Batcher::Clock::time_point(allowed));
+  }
+  const bool insists_later = insists_at != Batcher::Clock::time_point::max();
+  // Under constant load the task may wait on and on; it must not keep an unloaded model alive.
+  batcher_.OfferIdleTask(
+      [this, pending, insists_later, weak = std::weak_ptr<ServedModel>(model),
+       task = std::move(task)](const CancelToken& token, bool insists) {
+        const std::shared_ptr<ServedModel> served = weak.lock();
+        if (served == nullptr) {
+          metrics_.CountShadow(ShadowOutcome::kInterrupted);
+          return false;
+        }
+        const int64_t start = NowNs();
+        task(*served, token);
+        Rest(start, insists);
+        return token.cancelled() && insists_later;
+      },
+      insists_at);
 }
 
-// Lets no pair begin until shadows have taken no more than their share since start_ns.
-void ShadowSampler::Rest(int64_t start_ns) {
+// Lets no pair begin until shadows have taken no more than their shares since start_ns.
+void ShadowSampler::Rest(int64_t start_ns, bool insisted) {
   const int64_t end = NowNs();
-  not_before_ns_.store(end + static_cast<int64_t>(static_cast<double>(end - start_ns) / kMaxShare),
-                       std::memory_order_relaxed);
+  const auto after = [&](double share) {
+    return end + static_cast<int64_t>(static_cast<double>(end - start_ns) / share);
+  };
+  not_before_ns_.store(after(kMaxShare), std::memory_order_relaxed);
+  if (insisted) insists_not_before_ns_.store(after(kMaxLoadedShare), std::memory_order_relaxed);
 }
 
 void ShadowSampler::Measure(const ServedModel& model, const ResolvedOptions& primary,
-                            const OwnedSampleInputs& sample, const CancelToken& token) {
+                            const OwnedSampleInputs& samples, const CancelToken& token) {
+  const SampleInputs inputs = samples.View();
   const std::shared_ptr<const LoadedSystem> system =
-      model.model->Find(primary.system, 1, primary.backend);
+      model.model->Find(primary.system, inputs.num_samples, primary.backend);
   if (system == nullptr) return metrics_.CountShadow(ShadowOutcome::kInterrupted);
-  const int64_t start = NowNs();
-  const std::array<absl::StatusOr<ResolvedOptions>, 2> pair = {ToTheEnd(primary),
-                                                               Counterpart(*system, primary)};
-  const auto rows = system->Compare(sample.View(), pair, {.repetitions = kRepetitions}, &token);
-  Rest(start);
+  const std::array<absl::StatusOr<ResolvedOptions>, 2> pair = {
+      ToTheEnd(primary), Counterpart(*system, primary, inputs.num_samples)};
+  const auto rows = system->Compare(inputs, pair, {.repetitions = kRepetitions}, &token);
   if (token.cancelled()) return metrics_.CountShadow(ShadowOutcome::kInterrupted);
   if (!rows.ok() || rows->size() != pair.size() || (*rows)[0].seconds.empty() ||
       (*rows)[1].seconds.empty()) {
@@ -234,7 +296,6 @@ void ShadowSampler::MeasureBack(const ServedModel& model, const ResolvedOptions&
       ResolveBackward({.way = sequential ? BackwardWay::kParallel : BackwardWay::kSequential},
                       *system->backward_limits(), solve.num_steps);
   if (!other.ok()) return metrics_.CountShadow(ShadowOutcome::kFailed);
-  const int64_t start = NowNs();
   const ModelInfo& info = model.model->info();
   WayBackRun of_sequential(sample, info, sequential ? primary : *other, token);
   WayBackRun of_parallel(sample, info, sequential ? *other : primary, token);
@@ -244,7 +305,6 @@ void ShadowSampler::MeasureBack(const ServedModel& model, const ResolvedOptions&
     status.Update(of_sequential.Run(*system));
     status.Update(of_parallel.Run(*system));
   }
-  Rest(start);
   if (token.cancelled()) return metrics_.CountShadow(ShadowOutcome::kInterrupted);
   const double error = status.ok() ? of_parallel.ErrorAgainst(of_sequential) : NAN;
   if (!std::isfinite(error)) return metrics_.CountShadow(ShadowOutcome::kFailed);

@@ -7,6 +7,7 @@
 // right, on live inputs.
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -29,6 +30,10 @@ struct OwnedBackwardSample {
 // The first sample of an item.
 OwnedBackwardSample FirstOf(const BackwardItem& item);
 
+// The first samples of a request, as many as a pair may have memory for, at least one.
+OwnedSampleInputs SamplesOfPair(const SampleInputs& samples, const ModelInfo& info,
+                                int64_t num_steps);
+
 // Thread-safe.
 class ShadowSampler {
  public:
@@ -37,37 +42,44 @@ class ShadowSampler {
   ShadowSampler(double rate, Batcher& batcher, Metrics& metrics);
 
   // Counts a request; true if it is one of the sampled share, which the model may have its own of:
-  // evenly spaced, without randomness.
+  // evenly spaced, without randomness; and if a pair would be measured now.
   bool Sample(const ServedModel& model);
 
-  // Offers to run the pair for one sample (of the request, which is gone when its shadow runs) once
-  // nothing waits. The offer is dropped where a pair was
-  // measured so lately that shadows would take more than kMaxShare of a worker.
+  // Offers to run the pair for samples of a request, which is gone by then, once nothing waits, but
+  // after kPatience in any case if it takes less than kMaxLoadedSeconds by the plan. The offer is
+  // dropped where a pair waits or was measured so lately that shadows would take more than
+  // kMaxShare of a worker. It waits for longer where those that made requests wait would take more
+  // than kMaxLoadedShare.
   void Offer(const std::shared_ptr<ServedModel>& model, const ResolvedOptions& primary,
-             OwnedSampleInputs sample);
+             OwnedSampleInputs samples);
 
   // The same for a way back: by this one, at the same states, and by the other. Not offered where
   // the system has no other.
   void OfferBack(const std::shared_ptr<ServedModel>& model, const ResolvedOptions& solve,
                  const BackwardOptions& primary, OwnedBackwardSample sample);
 
-  static constexpr double kMaxShare = 0.05;
+  static constexpr double kMaxShare = 0.05, kMaxLoadedShare = 0.01;
+  static constexpr std::chrono::milliseconds kPatience{1000};
+  static constexpr double kMaxLoadedSeconds = 0.25;
 
  private:
   using Task = std::function<void(const ServedModel&, const CancelToken&)>;
-  void Queue(const std::shared_ptr<ServedModel>& model, Task task);
+  bool IsDue() const;
+  void Queue(const std::shared_ptr<ServedModel>& model, double seconds, Task task);
   void MeasureBack(const ServedModel& model, const ResolvedOptions& solve,
                    const BackwardOptions& primary, const OwnedBackwardSample& sample,
                    const CancelToken& token);
-  void Rest(int64_t start_ns);
+  void Rest(int64_t start_ns, bool insisted);
   void Measure(const ServedModel& model, const ResolvedOptions& primary,
-               const OwnedSampleInputs& sample, const CancelToken& token);
+               const OwnedSampleInputs& samples, const CancelToken& token);
 
   const double rate_;
   Batcher& batcher_;
   Metrics& metrics_;
   std::atomic<uint64_t> count_{0};
-  std::atomic<int64_t> not_before_ns_{0};  // steady clock
+  std::atomic<bool> pending_{false};  // a pair waits or runs
+  // Steady clock: when the next pair may begin, and when it may make requests wait.
+  std::atomic<int64_t> not_before_ns_{0}, insists_not_before_ns_{0};
 };
 
 }  // namespace deeppcr

@@ -8,6 +8,7 @@
 
 #include "grpcpp/generic/generic_stub.h"
 #include "tests/integration/service_fixture.h"
+#include "tests/testing/trace_collector.h"
 
 namespace deeppcr {
 namespace {
@@ -293,6 +294,32 @@ TEST_F(OperationsTest, StagesAreMeasuredAndTraced) {
               0)
         << stage;
   }
+}
+
+// The same goes to a collector, below the caller's span.
+TEST_F(OperationsTest, TracesGoToACollector) {
+  testing::TraceCollector collector;
+  const auto server = testing::ServerProcess::Start(
+      repository_->path(), {"--otlp_traces_endpoint=" + collector.endpoint(), "--trace_rate=0"});
+  ASSERT_NE(server, nullptr);
+  const auto stub = Connect(server->address());
+  const std::string trace_id = "4bf92f3577b34da6a3ce929d0e0e4736";
+  grpc::ClientContext context;
+  context.AddMetadata("traceparent", "00-" + trace_id + "-00f067aa0ba902b7-01");
+  v1::ForwardResponse response;
+  ASSERT_TRUE(stub->Forward(&context, MakeRequest(), &response).ok());
+
+  const std::vector<nlohmann::json> spans = collector.Spans(7);
+  ASSERT_EQ(spans.size(), 7u);
+  EXPECT_EQ(spans[0]["name"], "deeppcr.v1.DeepPcr/Forward");
+  EXPECT_EQ(spans[0]["traceId"], trace_id);
+  EXPECT_EQ(spans[0]["parentSpanId"], "00f067aa0ba902b7");
+  std::vector<std::string> stages;
+  for (size_t i = 1; i < spans.size(); ++i) {
+    EXPECT_EQ(spans[i]["parentSpanId"], spans[0]["spanId"]);
+    stages.push_back(spans[i]["name"]);
+  }
+  EXPECT_THAT(stages, ::testing::ElementsAre("recv", "queue", "encode", "solve", "decode", "send"));
 }
 
 TEST_F(OperationsTest, HistogramsHoldOnlyWhatHappened) {

@@ -34,7 +34,7 @@ BACKENDS = ('kernels/cpu/', 'kernels/cuda/', 'kernels/reference/')
 PROTO = ('deeppcr/v1/', 'inference/')
 OF_SERVER = (BASE,) + ENGINE_API
 RPC_LIBRARIES = ('grpc', 'grpcpp', 'google')
-METRICS_LIBRARIES = ('prometheus', 'microhttpd.h')
+METRICS_LIBRARIES = ('prometheus', 'microhttpd.h', 'curl')
 COMMAND_LINE_LIBRARIES = ('CLI',)
 COMMON_LIBRARIES = ('absl', 'nlohmann')
 TEST_LIBRARIES = ('gtest', 'gmock', 'benchmark')
@@ -99,7 +99,7 @@ LAYERS = (
     Layer('tests/kernels/', ('kernels/', 'tests/kernels/', 'tests/testing/'),
           COMMON_LIBRARIES + TEST_LIBRARIES + ('onnx',)),
     Layer('tests/testing/', ('kernels/', 'tests/testing/'),
-          COMMON_LIBRARIES + TEST_LIBRARIES + ('onnx',)),
+          COMMON_LIBRARIES + METRICS_LIBRARIES + TEST_LIBRARIES + ('onnx',)),
     Layer('tests/', ('kernels/', 'proto/', 'server/', 'client/', 'tests/') + PROTO,
           COMMON_LIBRARIES + RPC_LIBRARIES + METRICS_LIBRARIES + TEST_LIBRARIES +
           COMMAND_LINE_LIBRARIES),

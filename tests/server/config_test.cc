@@ -194,6 +194,7 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"ShadowRateNan", "--shadow_rate=nan", "--shadow_rate: expected share"},
         RefusedCase{"TraceFile", "--trace_file=", "--trace_file: expected file"},
         RefusedCase{"TraceRate", "--trace_rate=2", "--trace_rate: expected share in [0, 1]"},
+        RefusedCase{"Collector", "--otlp_traces_endpoint=", "--otlp_traces_endpoint: expected URL"},
         RefusedCase{"TraceBytes", "--max_trace_bytes=1", "--max_trace_bytes: expected bytes"},
         RefusedCase{"LogFormat", "--log_format=xml", "--log_format: expected one of json, text"},
         RefusedCase{"LogLevel", "--log_level=loud", "--log_level: expected one of debug"},
@@ -271,7 +272,7 @@ TEST(ConfigTest, BudgetsFollowFromTheMemoryThatThereIs) {
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository accepts any path; another test covers its absence.
-  constexpr size_t kFlags = 65;
+  constexpr size_t kFlags = 66;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
 

@@ -19,6 +19,7 @@ TEST(TraceParentTest, IsReadAsW3cWritesIt) {
   const std::string header = std::string("00-") + kTrace + "-00f067aa0ba902b7-01";
   const TraceParent sampled = ParseTraceParent(header);
   EXPECT_EQ(sampled.trace_id, kTrace);
+  EXPECT_EQ(sampled.parent_id, "00f067aa0ba902b7");
   EXPECT_TRUE(sampled.sampled);
   const std::string quiet = std::string("00-") + kTrace + "-00f067aa0ba902b7-02";
   EXPECT_EQ(ParseTraceParent(quiet).trace_id, kTrace);
@@ -44,7 +45,7 @@ TEST(TraceParentTest, AnythingElseIsNone) {
 class TracerTest : public ::testing::Test {
  protected:
   std::unique_ptr<Tracer> New(double rate, int64_t max_bytes = 1 << 20) {
-    return *Tracer::Create(path_, rate, max_bytes);
+    return *Tracer::Create({.rate = rate, .file = path_, .max_bytes = max_bytes});
   }
   // Parses the file as readers do: the array is not closed.
   nlohmann::json Read() const { return Read(path_); }
@@ -54,20 +55,20 @@ class TracerTest : public ::testing::Test {
     while (!text.empty() && (text.back() == '\n' || text.back() == ',')) text.pop_back();
     return nlohmann::json::parse(text + "]");
   }
-  static Tracer::Request RequestOf(const std::array<Tracer::Stage, 2>& stages) {
+  static RequestTrace RequestOf(const std::array<RequestTrace::Stage, 2>& stages) {
     return {.method = "ModelInfer",
             .model = "m\xff",
             .solver = "newton",
             .request_id = "seven",
             .trace_id = kTrace,
-            .code = "OK",
+            .code_name = "OK",
             .version = 3,
             .samples = 2,
             .batch_samples = 5,
             .stages = stages};
   }
-  static std::array<Tracer::Stage, 2> Stages() {
-    const auto start = Tracer::Clock::time_point(std::chrono::seconds(5));
+  static std::array<RequestTrace::Stage, 2> Stages() {
+    const auto start = RequestTrace::Clock::time_point(std::chrono::seconds(5));
     const auto middle = start + std::chrono::microseconds(100);
     return {{{"recv", start, middle}, {"send", middle, middle + std::chrono::microseconds(50)}}};
   }
@@ -135,10 +136,10 @@ TEST_F(TracerTest, AFullFileBecomesTheOneBefore) {
 }
 
 TEST_F(TracerTest, WithoutAFileNothingIsTraced) {
-  const auto tracer = *Tracer::Create("", 1, 1000);
+  const auto tracer = *Tracer::Create({});
   EXPECT_FALSE(tracer->Sample(true));
   tracer->Write(RequestOf(Stages()));
-  testing::ExpectError(Tracer::Create(folder_.File("no/such/folder"), 1, 1).status(),
+  testing::ExpectError(Tracer::Create({.file = folder_.File("no/such/folder")}).status(),
                        absl::StatusCode::kInvalidArgument, "--trace_file");
 }
 

@@ -4,10 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
+#include <future>
 #include <limits>
+#include <memory>
 #include <thread>
+#include <vector>
 
 #include "tests/testing/fake_engine.h"
 
@@ -213,6 +217,104 @@ TEST_F(ShadowTest, TakesOnlyItsShareOfAWorker) {
 
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   EXPECT_EQ(fake_->comparisons().size(), 1u);
+}
+
+// Keeps the only worker busy with jobs of a few milliseconds, of which some wait all the time.
+class ConstantLoad {
+ public:
+  ConstantLoad(Batcher& batcher, const std::shared_ptr<ServedModel>& model) {
+    for (int i = 0; i < 1000; ++i) {
+      jobs_.push_back(std::make_unique<Load>(model, left_));
+      EXPECT_TRUE(batcher.Enqueue(jobs_.back().get()).ok());
+    }
+  }
+  ~ConstantLoad() {
+    for (const auto& job : jobs_) job->cancel.Cancel();
+    while (left_.load() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  int left() const { return left_.load(); }
+
+ private:
+  struct Load : Job {
+    Load(const std::shared_ptr<ServedModel>& served, std::atomic<int>& left) : left_of_all(left) {
+      ++left_of_all;
+      model = served;
+      system = model->model->Find();
+      token = &cancel;
+    }
+    absl::Status Prepare() override {
+      std::this_thread::sleep_for(std::chrono::milliseconds(4));
+      return absl::UnknownError("only load");
+    }
+    void Done(absl::Status, const JobTimings&) override { --left_of_all; }
+    CancelToken cancel;
+    std::atomic<int>& left_of_all;
+  };
+
+  std::atomic<int> left_{0};
+  std::vector<std::unique_ptr<Load>> jobs_;
+};
+
+TEST_F(ShadowTest, UnderConstantLoadAPairInsistsAfterAWhile) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  fake_->plan_.entries.front() = {.max_samples = 16,
+                                  .solver = "newton",
+                                  .sequential_seconds = 4e-3,
+                                  .parallel_seconds = 1e-3,
+                                  .parallel_stages = 1};
+  const ConstantLoad load(batcher_, std::make_shared<ServedModel>("other", 1, fake_, nullptr));
+  const auto start = std::chrono::steady_clock::now();
+
+  sampler.Offer(model_, newton_, NewSample());
+
+  ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 1\n"));
+  const auto first = std::chrono::steady_clock::now();
+  EXPECT_GE(first - start, ShadowSampler::kPatience);
+  // 5 ms of shadow allow another 100 ms later, which then waits for a while again.
+  while (!sampler.Sample(*model_)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  sampler.Offer(model_, newton_, NewSample());
+  EXPECT_FALSE(sampler.Sample(*model_)) << "one waits";
+  ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 2\n"));
+  EXPECT_GE(std::chrono::steady_clock::now() - first, ShadowSampler::kPatience);
+  EXPECT_GT(load.left(), 0);
+}
+
+TEST_F(ShadowTest, NoPairThatTakesLongMakesRequestsWait) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  fake_->plan_.entries.front() = {.max_samples = 16,
+                                  .solver = "newton",
+                                  .sequential_seconds = 0.08,
+                                  .parallel_seconds = 0.01,
+                                  .parallel_stages = 1};
+  {
+    const ConstantLoad load(batcher_, std::make_shared<ServedModel>("other", 1, fake_, nullptr));
+    sampler.Offer(model_, newton_, NewSample());
+    std::this_thread::sleep_for(ShadowSampler::kPatience + std::chrono::milliseconds(300));
+    EXPECT_THAT(metrics_.Text(), HasSubstr("deeppcr_shadow_runs_total{outcome=\"measured\"} 0\n"));
+  }
+  EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 1\n"));
+}
+
+TEST(ShadowSamplesTest, ArePartOfTheRequestByTheirMemory) {
+  const std::vector<float> inputs(200);
+  const SampleInputs samples = {.num_samples = 100, .inputs = inputs};
+  const auto taken = [&](int64_t num_steps, int64_t state_dim) {
+    const OwnedSampleInputs owned = SamplesOfPair(samples, {.state_dim = state_dim}, num_steps);
+    EXPECT_EQ(std::ssize(owned.View().inputs), 2 * owned.View().num_samples);
+    return owned.View().num_samples;
+  };
+  EXPECT_EQ(taken(10, 4), 64);
+  EXPECT_EQ(taken(1023, 1024), 4);  // two trajectories of 4 MiB each
+  EXPECT_EQ(taken(100'000, 4096), 1);
+}
+
+TEST_F(ShadowTest, APairOfSeveralSamplesHasTheirPlan) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  const std::vector<float> inputs = {1, 2, 3, 4, 5, 6};
+  sampler.Offer(model_, newton_, OwnedSampleInputs({.num_samples = 3, .inputs = inputs}));
+  ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 1\n"));
+  ASSERT_EQ(fake_->comparisons().size(), 1u);
+  EXPECT_THAT(fake_->comparisons()[0], ElementsAre(1, 2, 3, 4, 5, 6));
 }
 
 TEST_F(ShadowTest, ACallersTrajectoryHasNoPair) {
