@@ -132,9 +132,11 @@ void AddNetworkFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(Real("max_connection_idle_seconds", "seconds", 0, 86400,
                        &C::max_connection_idle_seconds,
                        "Connections without a call for this long are closed. 0: never."));
-  specs.push_back(Text("tls_cert", "file", &C::tls_cert,
-                       "PEM certificate (chain) of the gRPC service; read again when it changes. "
-                       "Without it: plain text."));
+  specs.push_back(
+      Text("tls_cert", "file", &C::tls_cert,
+           "PEM certificate (chain) of the gRPC service; taken again when it and the key have "
+           "changed and fit. "
+           "Without it: plain text."));
   specs.push_back(Text("tls_key", "file", &C::tls_key, "PEM private key of --tls_cert."));
   specs.push_back(Text("tls_client_ca", "file", &C::tls_client_ca,
                        "PEM certificates of those who sign client certificates, which clients "

@@ -195,12 +195,10 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
                {.access_rate = config.access_log_rate, .slow_seconds = config.slow_seconds}},
       service_(context_),
       v2_service_(context_),
-      token_watch_(config.token_file),
-      certificate_watch_(config.tls_cert) {
+      token_watch_(config.token_file) {
   // gRPC answers before Start is done with wiring: until then calls are refused.
   context_.draining.store(true);
   metrics_.SetLimits(config.max_queue_bytes, ReadControlGroup().bytes.value_or(0));
-  if (!config.tls_cert.empty()) NoteCertificate();
 }
 
 ServerFigures Server::Figures() {
@@ -226,7 +224,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config
   std::shared_ptr<TokenGate> gate;
   if (server->authorizer_.enabled())
     gate = std::make_shared<TokenGate>(server->authorizer_, server->metrics_, logger);
-  DEEPPCR_ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(config, gate));
+  if (!config.tls_cert.empty()) {
+    DEEPPCR_ASSIGN_OR_RETURN(server->tls_files_,
+                             TlsFiles::Open(config.tls_key, config.tls_cert, config.tls_client_ca));
+    server->metrics_.SetCertificateEnd(server->tls_files_->end());
+  }
+  const auto credentials = MakeCredentials(config, server->tls_files_.get(), gate);
   DEEPPCR_RETURN_IF_ERROR(server->StartHttp());
   DEEPPCR_RETURN_IF_ERROR(server->StartGrpc(credentials));
   DEEPPCR_RETURN_IF_ERROR(server->StartRest());
@@ -360,13 +363,20 @@ std::vector<std::string> Server::Stuck() const {
   return {StrCat("a batch has been computed for ", static_cast<int64_t>(seconds), " s")};
 }
 
-void Server::NoteCertificate() {
-  if (const auto end = CertificateEnd(config_.tls_cert); end.ok()) metrics_.SetCertificateEnd(*end);
+void Server::RefreshTls() {
+  const absl::Status status = tls_files_->Refresh();
+  metrics_.SetCertificateEnd(tls_files_->end());
+  if (status == tls_status_) return;
+  tls_status_ = status;
+  // Files that are replaced one after the other do not fit for a moment.
+  logger_.Log(status.ok() ? LogLevel::kInfo : LogLevel::kWarn,
+              status.ok() ? "tls_files_fit" : "tls_files_kept",
+              {{"reason", std::string(status.message())}});
 }
 
 void Server::LookAround() {
   if (authorizer_.enabled() && token_watch_.Changed()) ReloadTokens();
-  if (!config_.tls_cert.empty() && certificate_watch_.Changed()) NoteCertificate();
+  if (tls_files_ != nullptr) RefreshTls();
   if (config_.model_control == "poll") Poll();
   const std::vector<std::string> stuck = Stuck();
   const bool alive = stuck.empty();

@@ -30,6 +30,7 @@
 #include "server/rpc/service.h"
 #include "server/rpc/v2/service.h"
 #include "server/schedule/ticker.h"
+#include "server/tls_files.h"
 
 namespace deeppcr {
 
@@ -85,7 +86,7 @@ class Server {
   ServerFigures Figures();
   // What the liveness probes tell of.
   std::vector<std::string> Stuck() const;
-  void NoteCertificate();
+  void RefreshTls();
   // Looks at what changes and tells nobody.
   void LookAround();
   void Poll();
@@ -111,6 +112,7 @@ class Server {
   ServiceContext context_;
   DeepPcrService service_;
   V2Service v2_service_;
+  std::unique_ptr<TlsFiles> tls_files_;    // outlives grpc_; null without TLS
   std::optional<Listener> http_listener_;  // outlives http_
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<grpc::Server> grpc_;
@@ -120,7 +122,8 @@ class Server {
   int http_port_ = 0;
   std::mutex health_mutex_;  // one UpdateHealth at a time
   bool drained_ = false;
-  FileWatch token_watch_, certificate_watch_;  // LookAround's, as is the next one
+  FileWatch token_watch_;    // LookAround's, as are the next two
+  absl::Status tls_status_;  // of the last look at the files of TLS
   bool alive_ = true;
   std::chrono::steady_clock::time_point next_poll_;
   std::atomic<bool> polling_{false};  // a look waits for the loader, or is made

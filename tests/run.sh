@@ -144,12 +144,18 @@ plain_phases() {
 }
 
 slow_phases() {
+  local name
   if [ -n "$only" ]; then
     phase "build (warnings are errors)" build test || return
   fi
   if $install && ! make_environment torch tests/models/requirements.txt; then
     skip "current PyTorch" "PyPI is not reached: its exporters are not tested with"
   fi
+  for name in envoy perf_analyzer; do
+    if $install && ! make_environment "$name" "tests/integration/${name}_requirements.txt"; then
+      skip "$name" "PyPI is not reached: it is not tested with"
+    fi
+  done
   phase "slow tests" run_ctest build/test -L slow
 }
 

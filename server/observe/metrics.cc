@@ -163,6 +163,7 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
                  std::string_view device, std::string_view backend)
     : solvers_(std::move(solvers)),
       process_(std::make_unique<ProcessStatistics>()),
+      gpus_(backend == "cuda" ? GpuStatistics::Open() : nullptr),
       request_(Register(BuildHistogram(), registry_, "request_duration_seconds",
                         "From the arrival of a request to its reply.")),
       queue_(Register(BuildHistogram(), registry_, "queue_duration_seconds", "Wait for a worker.")),
@@ -447,6 +448,10 @@ std::string Metrics::Text() const {
   std::vector<prometheus::MetricFamily> families = registry_.Collect();
   for (prometheus::MetricFamily& family : process_->Collect())
     families.push_back(std::move(family));
+  if (gpus_ != nullptr) {
+    for (prometheus::MetricFamily& family : gpus_->Collect())
+      if (!family.metric.empty()) families.push_back(std::move(family));
+  }
   std::ostringstream text;
   prometheus::TextSerializer().Serialize(text, families);
   return text.str();

@@ -26,6 +26,7 @@
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
+#include "server/observe/gpu_statistics.h"
 #include "server/observe/inference_statistics.h"
 #include "server/observe/method.h"
 #include "server/observe/span_exporter.h"
@@ -257,6 +258,7 @@ class Metrics {
   const std::vector<std::string> solvers_;
   prometheus::Registry registry_;
   std::unique_ptr<ProcessStatistics> process_;
+  std::unique_ptr<GpuStatistics> gpus_;  // null without one
   prometheus::Family<prometheus::Histogram>&request_, &queue_, &solve_, &stage_, &iterations_,
       &stages_, &error_, &batch_, &speedup_, &shadow_error_, &tolerance_, &load_, &plan_;
   prometheus::Family<prometheus::Counter>&requests_, &fallbacks_, &pairs_;

@@ -229,6 +229,42 @@ class KubernetesTest(unittest.TestCase):
                       {port['name'] for port in service['spec']['ports']})
 
 
+class GpuOverlayTest(unittest.TestCase):
+    def setUp(self):
+        self.overlay = yaml.safe_load((DEPLOY / 'kubernetes_gpu/kustomization.yaml').read_text())
+        self.deployment = next(
+            each for each in
+            yaml.safe_load_all((DEPLOY / 'kubernetes/deployment.yaml').read_text())
+            if each['kind'] == 'Deployment')
+
+    def test_its_patch_fits_the_deployment(self):
+        patch = self.overlay['patches'][0]
+        self.assertEqual(patch['target'],
+                         {'kind': 'Deployment', 'name': self.deployment['metadata']['name']})
+        for change in yaml.safe_load(patch['patch']):
+            self.assertEqual(change['op'], 'add')
+            *way, last = [part.replace('~1', '/') for part in change['path'].split('/')[1:]]
+            place = self.deployment
+            for part in way:
+                place = place[int(part) if isinstance(place, list) else part]
+            if last == '-':
+                place.append(change['value'])
+            else:
+                self.assertNotIn(last, place)
+                place[last] = change['value']
+        server = self.deployment['spec']['template']['spec']['containers'][0]
+        self.assertEqual(flags_of(server['args'])['backend'], 'cuda')
+        self.assertLessEqual(set(flags_of(server['args'])), set(server_flags()))
+        self.assertEqual(server['resources']['limits']['nvidia.com/gpu'], 1)
+
+    def test_it_takes_the_image_of_the_gpu(self):
+        image = self.overlay['images'][0]
+        gpu = yaml.safe_load((DEPLOY / 'compose.gpu.yaml').read_text())['services']['server']
+        self.assertEqual(f'{image["name"]}:{image["newTag"]}', gpu['image'])
+        base = DEPLOY / 'kubernetes_gpu' / self.overlay['resources'][0] / 'kustomization.yaml'
+        self.assertEqual(yaml.safe_load(base.read_text())['resources'], ['deployment.yaml'])
+
+
 class PrometheusTest(unittest.TestCase):
 
     def setUp(self):

@@ -4,28 +4,16 @@
 #include <array>
 #include <atomic>
 #include <csignal>
-#include <fstream>
-#include <sstream>
 #include <thread>
 
 #include "client/client.h"
+#include "tests/integration/documented_service_config.h"
 #include "tests/integration/service_fixture.h"
 
 namespace deeppcr::testing {
 namespace {
 
-// The service config that deploy/README.md tells users to use.
-std::string ServiceConfig() {
-  std::ifstream file(DEEPPCR_SOURCE_DIR "/deploy/README.md");
-  std::stringstream text;
-  text << file.rdbuf();
-  const std::string all = text.str(), fence = "```json\n";
-  const size_t begin = all.find(fence), end = all.find("```\n", begin + fence.size());
-  return begin == std::string::npos ? ""
-                                    : all.substr(begin + fence.size(), end - begin - fence.size());
-}
-
-// The same without retries.
+// That of deploy/README.md without retries.
 constexpr char kBalancesOnly[] =
     R"({"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}})";
 
@@ -84,7 +72,7 @@ class FailoverTest : public ::testing::Test {
     return at == std::string::npos ? 0 : std::stod(text.substr(at + series.size()));
   }
 
-  std::string service_config_ = ServiceConfig();
+  std::string service_config_ = DocumentedServiceConfig();
   TemporaryDirectory folder_;
   std::array<std::unique_ptr<ServerProcess>, 2> servers_;
   std::vector<std::thread> clients_;

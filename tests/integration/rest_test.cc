@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The v2 protocol over HTTP, as curl and other clients speak it, against the same over gRPC.
-#include <arpa/inet.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <csignal>
@@ -15,6 +11,7 @@
 
 #include "inference/grpc_service.grpc.pb.h"
 #include "tests/integration/service_fixture.h"
+#include "tests/testing/connection.h"
 
 namespace deeppcr::testing {
 namespace {
@@ -202,36 +199,6 @@ TEST_F(RestTest, PlainTextIsForThisMachineWhereThereAreSecrets) {
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.output, HasSubstr("--rest_listen: expected an address at 127.0.0.1"));
 }
-
-// A connection that stays open.
-class Connection {
- public:
-  explicit Connection(int port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const timeval patience = {20, 0};
-    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-  }
-  ~Connection() { close(fd_); }
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
-
-  bool Send(const std::string& text) const {
-    return send(fd_, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
-  }
-  // What comes next; empty at the end.
-  std::string Receive() const {
-    char buffer[4096];
-    const ssize_t n = recv(fd_, buffer, sizeof(buffer), 0);
-    return {buffer, static_cast<size_t>(std::max<ssize_t>(n, 0))};
-  }
-
- private:
-  const int fd_;
-};
 
 // Connections that send half of a body hold its memory, of a budget that is not that of gRPC; those
 // that only announce one hold nothing.

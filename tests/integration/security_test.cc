@@ -7,6 +7,7 @@
 
 #include "grpcpp/generic/generic_stub.h"
 #include "inference/grpc_service.grpc.pb.h"
+#include "tests/integration/certificates.h"
 #include "tests/integration/service_fixture.h"
 
 namespace deeppcr::testing {
@@ -25,25 +26,6 @@ class SecurityTest : public ::testing::Test {
   static std::string Contents(const std::string& path) {
     std::ifstream file(path);
     return {std::istreambuf_iterator<char>(file), {}};
-  }
-  static void OpenSsl(std::vector<std::string> arguments) {
-    const Finished finished = RunProgram("/usr/bin/openssl", arguments);
-    ASSERT_EQ(finished.exit_code, 0) << finished.output;
-  }
-  // Makes NAME.pem and NAME.key, self-signed.
-  void MakeAuthority(const std::string& name) {
-    OpenSsl({"req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=" + name,
-             "-keyout", File(name + ".key"), "-out", File(name + ".pem")});
-  }
-  // Makes NAME.pem and NAME.key for this host, signed by the authority.
-  void MakeCertificate(const std::string& name, const std::string& authority,
-                       const std::string& host = "localhost") {
-    OpenSsl({"req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=" + host, "-addext",
-             "subjectAltName=DNS:" + host + ",IP:127.0.0.1", "-keyout", File(name + ".key"), "-out",
-             File(name + ".csr")});
-    OpenSsl({"x509", "-req", "-days", "2", "-in", File(name + ".csr"), "-CA",
-             File(authority + ".pem"), "-CAkey", File(authority + ".key"), "-CAcreateserial",
-             "-copy_extensions", "copy", "-out", File(name + ".pem")});
   }
   std::unique_ptr<ServerProcess> Start(std::vector<std::string> flags) {
     return ServerProcess::Start(File("models"), std::move(flags));
@@ -117,9 +99,9 @@ class SecurityTest : public ::testing::Test {
 };
 
 TEST_F(SecurityTest, OnlyTlsReachesAServerWithACertificate) {
-  MakeAuthority("ca");
-  MakeAuthority("other");
-  MakeCertificate("server", "ca");
+  MakeAuthority(folder_, "ca");
+  MakeAuthority(folder_, "other");
+  MakeCertificate(folder_, "server", "ca");
   const auto server = StartTls();
   ASSERT_NE(server, nullptr);
   const grpc::Status good = Forward(*server, "ca");
@@ -135,12 +117,12 @@ TEST_F(SecurityTest, OnlyTlsReachesAServerWithACertificate) {
 }
 
 TEST_F(SecurityTest, ClientsNeedACertificateWhereTheirSignerIsNamed) {
-  MakeAuthority("ca");
-  MakeAuthority("clients");
-  MakeCertificate("server", "ca");
-  MakeCertificate("robot", "clients");
-  MakeCertificate("operator", "clients", "operators.example");
-  MakeCertificate("stranger", "ca");
+  MakeAuthority(folder_, "ca");
+  MakeAuthority(folder_, "clients");
+  MakeCertificate(folder_, "server", "ca");
+  MakeCertificate(folder_, "robot", "clients");
+  MakeCertificate(folder_, "operator", "clients", "operators.example");
+  MakeCertificate(folder_, "stranger", "ca");
   const auto server = StartTls(
       {"--tls_client_ca=" + File("clients.pem"), "--admin_names=other.example, operators.example"});
   ASSERT_NE(server, nullptr);
@@ -155,8 +137,8 @@ TEST_F(SecurityTest, ClientsNeedACertificateWhereTheirSignerIsNamed) {
 
 TEST_F(SecurityTest, CallsWithoutATokenEndAtTheirHeaders) {
   std::ofstream(File("tokens")) << "infer " << kInfer << "\n";
-  MakeAuthority("ca");
-  MakeCertificate("server", "ca");
+  MakeAuthority(folder_, "ca");
+  MakeCertificate(folder_, "server", "ca");
   grpc::SslCredentialsOptions tls;
   tls.pem_root_certs = Contents(File("ca.pem"));
   const std::string tokens = "--token_file=" + File("tokens");
@@ -193,13 +175,13 @@ TEST_F(SecurityTest, CallsWithoutATokenEndAtTheirHeaders) {
 }
 
 TEST_F(SecurityTest, ANewCertificateIsTakenWithoutARestart) {
-  MakeAuthority("old");
-  MakeAuthority("new");
-  MakeCertificate("server", "old");
+  MakeAuthority(folder_, "old");
+  MakeAuthority(folder_, "new");
+  MakeCertificate(folder_, "server", "old");
   const auto server = StartTls();
   ASSERT_NE(server, nullptr);
   ASSERT_TRUE(Forward(*server, "old").ok());
-  MakeCertificate("server", "new");
+  MakeCertificate(folder_, "server", "new");
   bool taken = false;
   for (int i = 0; i < 100 && !taken; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -210,9 +192,9 @@ TEST_F(SecurityTest, ANewCertificateIsTakenWithoutARestart) {
 }
 
 TEST_F(SecurityTest, FilesThatDoNotFitAreClearErrors) {
-  MakeAuthority("ca");
-  MakeCertificate("server", "ca");
-  MakeCertificate("another", "ca");
+  MakeAuthority(folder_, "ca");
+  MakeCertificate(folder_, "server", "ca");
+  MakeCertificate(folder_, "another", "ca");
   const auto start = [&](std::vector<std::string> flags) {
     flags.push_back("--model_repository=" + File("models"));
     flags.push_back("--listen=127.0.0.1:0");

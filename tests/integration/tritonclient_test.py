@@ -5,21 +5,16 @@
 usage: PYTHON tritonclient_test.py SERVER_BINARY   where PYTHON has tritonclient_requirements.txt
 """
 
-import json
 import pathlib
 import queue
-import signal
-import subprocess
 import sys
-import tempfile
-import time
 import unittest
 
 import numpy as np
 import tritonclient.grpc as triton
+from running_server import ROOT, RunningServer
 from tritonclient.utils import InferenceServerException
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 DIGITS = np.load(ROOT / 'deploy/models/data/digits_heldout.npy').astype(np.float32)
 
 
@@ -37,28 +32,8 @@ def parameters_of(result):
 class TritonClientTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        ports = pathlib.Path(cls.folder.name) / 'ports'
-        cls.log = open(pathlib.Path(cls.folder.name) / 'log', 'w+', encoding='utf-8')
-        cls.server = subprocess.Popen(
-            [BINARY, '--model_repository', str(ROOT / 'deploy/models/repository'), '--listen',
-             '127.0.0.1:0', '--http_listen', '127.0.0.1:0', '--port_file', str(ports)],
-            stdout=cls.log, stderr=subprocess.STDOUT)
-        for _ in range(3000):
-            if ports.exists() or cls.server.poll() is not None:
-                break
-            time.sleep(0.1)
-        cls.address = f"127.0.0.1:{json.loads(ports.read_text())['grpc_port']}"
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.send_signal(signal.SIGTERM)
-        status = cls.server.wait(timeout=60)
-        cls.log.seek(0)
-        log = cls.log.read()
-        cls.log.close()
-        cls.folder.cleanup()
-        assert status == 0, log
+        cls.server = cls.enterClassContext(RunningServer(BINARY))
+        cls.address = cls.server.address
 
     def setUp(self):
         self.client = triton.InferenceServerClient(self.address)
