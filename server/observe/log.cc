@@ -108,6 +108,11 @@ Logger::Logger(LogFormat format, LogLevel level, Sink sink)
 
 Logger::~Logger() = default;
 
+void Logger::SetLevel(LogLevel level) {
+  level_.store(level, std::memory_order_relaxed);
+  Write(LogLevel::kInfo, "log_level", {{"level", kLevelNames[static_cast<size_t>(level)]}}, 0);
+}
+
 void Logger::Flush() {
   if (queue_ != nullptr) queue_->Flush();
 }

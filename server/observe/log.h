@@ -5,6 +5,7 @@
 // Structured logs: one line per event, JSON or text. Never request data, only names and sizes.
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -45,7 +46,10 @@ class Logger {
   // Waits until lines are written, for a limited time; for an exit without destructors.
   void Flush();
 
-  bool enabled(LogLevel level) const { return level >= level_; }
+  bool enabled(LogLevel level) const { return level >= this->level(); }
+  LogLevel level() const { return level_.load(std::memory_order_relaxed); }
+  // Changes the level, which a line says whatever the level.
+  void SetLevel(LogLevel level);
 
   void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields);
 
@@ -66,7 +70,7 @@ class Logger {
              int64_t suppressed);
 
   const LogFormat format_;
-  const LogLevel level_;
+  std::atomic<LogLevel> level_;
   const std::unique_ptr<LogQueue> queue_;  // null with a sink of the caller's
   const Sink sink_;
   std::mutex mutex_;

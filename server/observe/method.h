@@ -34,6 +34,7 @@ enum class Method : uint8_t {
   kRepositoryIndex,
   kRepositoryModelLoad,
   kRepositoryModelUnload,
+  kLogSettings,
 };
 
 struct MethodName {
@@ -60,11 +61,12 @@ inline constexpr auto kMethodNames = std::to_array<MethodName>({
     {Method::kRepositoryIndex, "RepositoryIndex"},
     {Method::kRepositoryModelLoad, "RepositoryModelLoad"},
     {Method::kRepositoryModelUnload, "RepositoryModelUnload"},
+    {Method::kLogSettings, "LogSettings"},
 });
 static_assert([] {
   for (size_t i = 0; i < kMethodNames.size(); ++i)
     if (kMethodNames[i].method != static_cast<Method>(i)) return false;
-  return kMethodNames.back().method == Method::kRepositoryModelUnload;
+  return kMethodNames.back().method == Method::kLogSettings;
 }());
 
 constexpr std::string_view NameOf(Method method) {

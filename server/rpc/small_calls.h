@@ -28,6 +28,17 @@ class ImmediateCall final : public UnaryCall {
     Complete(status, &reply);
   }
 
+  // The same for callers of the role admin, with a line of who they are.
+  template <typename Answer>
+  void StartAdmin(const Answer& answer) {
+    role_ = Role::kAdmin;
+    Start([&](const Request& request, Reply* reply) {
+      const absl::Status status = answer(request, reply);
+      LogAdministration(status);
+      return status;
+    });
+  }
+
   // Lets the call be answered also before the server has started and while it drains.
   void AnswerWhileDraining() { answers_always_ = true; }
 

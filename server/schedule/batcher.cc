@@ -86,11 +86,12 @@ absl::Status Batcher::Enqueue(Job* job) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     status = Admit(job, &expired);
+    // Whoever brings a request must not be kept by others' that are over.
+    left_to_sweeper_.insert(left_to_sweeper_.end(), expired.begin(), expired.end());
     if (status.ok()) work = TakeInline(*job);
     wake = status.ok() && work == nullptr && sleeping_ > 0;
   }
   if (wake) wake_.notify_one();
-  DropExpired(expired);
   if (work == nullptr) return status;
   Serve(&caller_, work.get());
   std::lock_guard<std::mutex> lock(mutex_);
@@ -439,6 +440,7 @@ void Batcher::Sweep() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stop_.wait_for(lock, pause, [this] { return stopping_; })) {
     const Clock::time_point start = Clock::now();
+    expired.swap(left_to_sweeper_);
     schedule_.RemoveExpired(start, &expired);
     // Very long queues take long to look through: a hundredth of the time is enough.
     pause = std::max<Clock::duration>(options_.sweep_interval, 100 * (Clock::now() - start));
@@ -490,6 +492,7 @@ void Batcher::Shutdown() {
     if (worker->thread.joinable()) worker->thread.join();
   }
   if (sweeper_.joinable()) sweeper_.join();
+  DropExpired(std::exchange(left_to_sweeper_, {}));
 }
 
 }  // namespace deeppcr

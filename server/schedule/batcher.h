@@ -140,6 +140,7 @@ class Batcher {
   int lone_arrivals_ = 0;        // arrivals in a row with a pause before each
   Worker caller_;                // stands for the thread that computes a job inline
   std::unique_ptr<Work> spare_;  // work that such a thread has done with, for the next one
+  JobList left_to_sweeper_;      // expired, to be told so by that thread
   std::condition_variable stop_;
   std::thread sweeper_;
 };

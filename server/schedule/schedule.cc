@@ -2,6 +2,7 @@
 #include "server/schedule/schedule.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -36,6 +37,9 @@ double SecondsOf(Schedule::TimePoint::duration time) {
 }
 
 std::string InSeconds(double seconds) { return absl::StrFormat("%.3g s", seconds); }
+
+// A long queue of jobs that do not go together must not cost its length for every batch.
+constexpr size_t kMostLookedAt = 256;
 
 }  // namespace
 
@@ -296,9 +300,13 @@ void Schedule::TakeBatch(Models::iterator picked, TimePoint now, bool only_short
   ready_.erase(picked);
   const int64_t limit = model->model->info().max_batch_size;
   std::deque<Job*>& jobs = model->queue.jobs;
-  size_t kept = 0;
-  model->queue.start_by = TimePoint::max();
-  for (Job* job : jobs) {
+  // What stays moves up to what was not looked at.
+  std::array<Job*, kMostLookedAt> kept;
+  const size_t looked_at = std::min(jobs.size(), kept.size());
+  size_t num_kept = 0;
+  if (looked_at == jobs.size()) model->queue.start_by = TimePoint::max();
+  for (size_t i = 0; i < looked_at; ++i) {
+    Job* const job = jobs[i];
     if (HasExpired(*job, now)) {
       batch->expired.push_back(job);
     } else if (batch->jobs.empty()
@@ -310,13 +318,15 @@ void Schedule::TakeBatch(Models::iterator picked, TimePoint now, bool only_short
       batch->cost += CostOf(*job);
     } else {
       HastenFor(*job, &model->queue);
-      jobs[kept++] = job;
+      kept[num_kept++] = job;
       continue;
     }
     AddWaiting(*job, -1);
   }
-  jobs.resize(kept);
-  if (kept > 0) ready_.push_back(model);
+  const auto taken = static_cast<std::ptrdiff_t>(looked_at - num_kept);
+  std::copy_n(kept.begin(), num_kept, jobs.begin() + taken);
+  jobs.erase(jobs.begin(), jobs.begin() + taken);
+  if (!jobs.empty()) ready_.push_back(model);
   if (batch->jobs.empty()) return;
   Charge(batch);
   // A batch in a pause of another has no worker of its own.

@@ -56,6 +56,9 @@ class AdministrationTest : public ::testing::Test {
     call([&](grpc::ClientContext* context) {
       return v2->RepositoryModelUnload(context, unload2, &unloaded2);
     });
+    inference::LogSettingsRequest log;
+    inference::LogSettingsResponse logs;
+    call([&](grpc::ClientContext* context) { return v2->LogSettings(context, log, &logs); });
     return codes;
   }
 

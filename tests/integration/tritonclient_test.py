@@ -52,6 +52,16 @@ class TritonClientTest(unittest.TestCase):
         self.assertTrue(self.client.is_model_ready('digits-resnet', '1'))
         self.assertFalse(self.client.is_model_ready('nobody'))
 
+    def test_the_log(self):
+        def level(settings):
+            return settings['settings']['log_verbose_level'].get('uint32_param', 0)
+        self.assertEqual(level(self.client.get_log_settings(as_json=True)), 0)
+        changed = self.client.update_log_settings({'log_verbose_level': 1}, as_json=True)
+        self.assertEqual(level(changed), 1)
+        self.client.update_log_settings({'log_verbose_level': 0})
+        self.fails('INVALID_ARGUMENT', 'settings.log_file', self.client.update_log_settings,
+                   {'log_file': '/tmp/log'})
+
     def test_metadata_and_configuration(self):
         server = self.client.get_server_metadata(as_json=True)
         self.assertEqual(server['name'], 'deeppcr-serve')

@@ -15,6 +15,7 @@ using inference::ModelInferResponse;
 using inference::ModelStreamInferResponse;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 using Stub = inference::GRPCInferenceService::Stub;
 using Stream = grpc::ClientReaderWriter<ModelInferRequest, ModelStreamInferResponse>;
@@ -140,14 +141,52 @@ TEST_F(V2Test, MistakesHaveTheCodesOfTheTable) {
 }
 
 TEST_F(V2Test, MethodsThatAreNotThereSayWhy) {
-  grpc::ClientContext memory, logs;
+  grpc::ClientContext memory, traces;
   inference::Unsupported reply;
   const grpc::Status no_memory = v2_->SystemSharedMemoryRegister(&memory, {}, &reply);
   EXPECT_EQ(no_memory.error_code(), grpc::StatusCode::UNIMPLEMENTED);
   EXPECT_THAT(no_memory.error_message(), HasSubstr("send tensors in the request"));
-  const grpc::Status no_logs = v2_->LogSettings(&logs, {}, &reply);
-  EXPECT_EQ(no_logs.error_code(), grpc::StatusCode::UNIMPLEMENTED);
-  EXPECT_THAT(no_logs.error_message(), HasSubstr("--log_level"));
+  const grpc::Status no_traces = v2_->TraceSetting(&traces, {}, &reply);
+  EXPECT_EQ(no_traces.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_THAT(no_traces.error_message(), HasSubstr("where the server is started"));
+}
+
+// The next requests are in the log, or are no more.
+TEST_F(V2Test, TheLevelOfTheLogChangesWhileTheServerRuns) {
+  const auto server = testing::ServerProcess::Start(repository_->path());
+  ASSERT_NE(server, nullptr);
+  const auto v2 = inference::GRPCInferenceService::NewStub(
+      grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials()));
+  const auto set = [&](uint32_t verbose) {
+    inference::LogSettingsRequest request;
+    (*request.mutable_settings())["log_verbose_level"].set_uint32_param(verbose);
+    inference::LogSettingsResponse reply;
+    grpc::ClientContext context;
+    const grpc::Status status = v2->LogSettings(&context, request, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(reply.settings().at("log_verbose_level").uint32_param(), verbose);
+    EXPECT_TRUE(reply.settings().at("log_info").bool_param());
+  };
+  const auto stub = Connect(server->address());
+  const auto ask = [&](const char* id) {
+    v1::ForwardRequest request = MakeRequest();
+    request.set_request_id(id);
+    v1::ForwardResponse response;
+    EXPECT_TRUE(Call(*stub, request, &response).ok());
+  };
+  ask("before");
+  set(1);
+  ask("during");
+  for (int i = 0; i < 1000 && server->Log().find("during") == std::string::npos; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  set(0);
+  ask("after");
+  server->Signal(SIGTERM);
+  ASSERT_EQ(server->Wait(20), 0);
+  EXPECT_THAT(server->Log(), HasSubstr("\"during\""));
+  EXPECT_THAT(server->Log(), Not(HasSubstr("\"before\"")));
+  EXPECT_THAT(server->Log(), Not(HasSubstr("\"after\"")));
+  EXPECT_THAT(server->Log(), HasSubstr("\"event\":\"log_level\""));
 }
 
 // perf_analyzer takes differences of these statistics, and uses the version whose queue.count grew.

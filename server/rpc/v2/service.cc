@@ -9,6 +9,7 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "server/codec/v2/description.h"
+#include "server/codec/v2/log_settings.h"
 #include "server/codec/v2/request.h"
 #include "server/rpc/small_calls.h"
 #include "server/rpc/solve_call.h"
@@ -207,9 +208,20 @@ Reactor* V2Service::CudaSharedMemoryUnregister(Rpc* rpc, const Bytes*, Bytes*) n
 Reactor* V2Service::TraceSetting(Rpc* rpc, const Bytes*, Bytes*) noexcept {
   return Unimplemented(rpc, "tracing is set where the server is started, not by its clients");
 }
-Reactor* V2Service::LogSettings(Rpc* rpc, const Bytes*, Bytes*) noexcept {
-  return Unimplemented(rpc,
-                       "logging is set where the server is started: --log_level, --log_format");
+
+Reactor* V2Service::LogSettings(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
+  auto* const call =
+      new ImmediateCall<inference::LogSettingsRequest, inference::LogSettingsResponse>(
+          context_, Method::kLogSettings, {rpc, request}, reply);
+  Reactor* const reactor = call->reactor();
+  call->StartAdmin([this](const auto& wanted, auto* answer) -> absl::Status {
+    Logger& logger = context_.logger;
+    DEEPPCR_ASSIGN_OR_RETURN(const LogLevel level, DecodeLogSettings(wanted, logger.level()));
+    if (level != logger.level()) logger.SetLevel(level);
+    FillLogSettings(level, answer);
+    return absl::OkStatus();
+  });
+  return reactor;
 }
 
 }  // namespace deeppcr

@@ -48,6 +48,7 @@ class V2Service final : public RawV2Service {
   Reactor* RepositoryIndex(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
   Reactor* RepositoryModelLoad(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
   Reactor* RepositoryModelUnload(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
+  Reactor* LogSettings(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
 
   Reactor* SystemSharedMemoryStatus(Rpc* rpc, const Bytes*, Bytes*) noexcept override;
   Reactor* SystemSharedMemoryRegister(Rpc* rpc, const Bytes*, Bytes*) noexcept override;
@@ -56,7 +57,6 @@ class V2Service final : public RawV2Service {
   Reactor* CudaSharedMemoryRegister(Rpc* rpc, const Bytes*, Bytes*) noexcept override;
   Reactor* CudaSharedMemoryUnregister(Rpc* rpc, const Bytes*, Bytes*) noexcept override;
   Reactor* TraceSetting(Rpc* rpc, const Bytes*, Bytes*) noexcept override;
-  Reactor* LogSettings(Rpc* rpc, const Bytes*, Bytes*) noexcept override;
 
  private:
   ServiceContext& context_;

@@ -62,6 +62,7 @@ class TestJob : public Job {
   }
   void Done(absl::Status status, const JobTimings& timings) override {
     ++done_calls;
+    told_by = std::this_thread::get_id();
     done_.set_value({std::move(status), timings});
   }
 
@@ -83,6 +84,7 @@ class TestJob : public Job {
   float gradient() const { return gradients_.front(); }
   std::atomic<int> done_calls{0};
   std::thread::id computed_by;
+  std::thread::id told_by;
 
  private:
   CancelToken token_;

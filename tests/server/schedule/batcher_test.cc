@@ -310,6 +310,7 @@ TEST_F(BatcherTest, ExpiredJobsDoNotFillTheQueue) {
   EXPECT_TRUE(batcher.Enqueue(&b).ok());
 
   ExpectError(a.Wait().status, absl::StatusCode::kCancelled, "");
+  EXPECT_NE(a.told_by, std::this_thread::get_id()) << "whoever brings b is not kept by a";
   fake_->gate.Open();
   EXPECT_TRUE(b.Wait().status.ok());
   EXPECT_TRUE(blocker.Wait().status.ok());

@@ -115,6 +115,36 @@ TEST_F(ScheduleTest, ADeadlineEndsAJobAtArrivalAndInTheQueue) {
   EXPECT_EQ(batch_.samples, 1);
 }
 
+// A batch looks at the first of a long queue only, and what it leaves keeps its order.
+TEST_F(ScheduleTest, ABatchOfALongQueueIsFoundAmongItsFirstJobs) {
+  Schedule schedule({.max_queue_samples = 2000});
+  std::vector<Job*> others;
+  Job *first = nullptr, *near = nullptr;
+  for (int i = 0; i < 1000; ++i) {
+    const bool same = i == 0 || i == 200 || i == 300;
+    Job* job = Admit(schedule, NewJob(a_, 1, same ? 1e-4 : 1e-3 + 1e-6 * i));
+    if (i == 0) first = job;
+    if (i == 200) near = job;
+    if (!same || i == 300) others.push_back(job);
+  }
+  EXPECT_THAT(Take(schedule), ElementsAre(first, near));
+  EXPECT_EQ(Schedule::Depth(*a_), 998);
+  for (Job* other : others) EXPECT_THAT(Take(schedule), ElementsAre(other));
+  EXPECT_THAT(Take(schedule), IsEmpty());
+}
+
+// What a batch does not look at is no reason to wait.
+TEST_F(ScheduleTest, ALongQueueIsDueWhileItLasts) {
+  Schedule schedule({.max_queue_samples = 2000, .max_delay = milliseconds(5)});
+  for (int i = 0; i < 600; ++i) Admit(schedule, NewJob(a_, 1, 1e-3 + 1e-6 * i));
+  int taken = 0;
+  while (!Take(schedule).empty()) ++taken;
+  EXPECT_GE(taken, 600 - 256);
+  now_ += milliseconds(5);
+  while (!Take(schedule).empty()) ++taken;
+  EXPECT_EQ(taken, 600);
+}
+
 TEST_F(ScheduleTest, ExpiredJobsGiveTheirPlaceInAFullQueueAway) {
   Schedule schedule({.max_queue_samples = 2});
   PlainJob* expires = Admit(schedule, NewJob(a_, 2, 1e-4, now_ + milliseconds(1)));
