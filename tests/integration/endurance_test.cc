@@ -149,7 +149,11 @@ TEST_F(EnduranceTest, KilledClientsLeaveNothing) {
                           const_cast<char**>(arguments), environ),
               0);
     posix_spawn_file_actions_destroy(&quiet);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 120));
+    // Some time after its first answers, however long it takes to start.
+    const double others = Metric(answered);
+    for (int wait = 0; wait < 4000 && Metric(answered) < others + 3; ++wait)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 120));
     kill(client, SIGKILL);
     int status = 0;
     waitpid(client, &status, 0);
