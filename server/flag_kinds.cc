@@ -90,6 +90,20 @@ FlagSpec Name(std::string name, std::string ServerConfig::*field, std::string he
   return spec;
 }
 
+FlagSpec Url(std::string name, std::string ServerConfig::*field, std::string help) {
+  FlagSpec spec = Text(name, "URL", field, std::move(help));
+  spec.set = [name, field](std::string_view text, ServerConfig& config) {
+    const bool is_http = text.starts_with("http://") || text.starts_with("https://");
+    if (!is_http || text.find_first_of("@?#") != text.npos)
+      return InvalidArgument("--", name,
+                             ": expected http://HOST:PORT/PATH or https, without user, ",
+                             "password and query; what came may be secret and is not shown");
+    config.*field = std::string(text);
+    return absl::OkStatus();
+  };
+  return spec;
+}
+
 FlagSpec Names(std::string name, std::vector<std::string> ServerConfig::*field, std::string help) {
   FlagSpec spec{name, "names, by commas", "", std::move(help)};
   spec.get = [field](const ServerConfig& config) { return absl::StrJoin(config.*field, ","); };

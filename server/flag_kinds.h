@@ -27,6 +27,8 @@ FlagSpec Address(std::string name, std::string ServerConfig::*field, std::string
 FlagSpec Socket(std::string name, std::string ServerConfig::*field, std::string help);
 // The name of a model.
 FlagSpec Name(std::string name, std::string ServerConfig::*field, std::string help);
+// A URL of http or https, without user, password and query, which would be in the log.
+FlagSpec Url(std::string name, std::string ServerConfig::*field, std::string help);
 FlagSpec Names(std::string name, std::vector<std::string> ServerConfig::*field, std::string help);
 FlagSpec Choice(std::string name, std::vector<std::string> choices,
                 std::string ServerConfig::*field, std::string help);

@@ -228,9 +228,9 @@ void AddServingFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(Integer("max_trace_bytes", "bytes", 1024, int64_t{1} << 40, &C::max_trace_bytes,
                           "Size at which --trace_file becomes FILE.1, in place of the one before, "
                           "and begins anew."));
-  specs.push_back(Text("otlp_traces_endpoint", "URL", &C::otlp_traces_endpoint,
-                       "Collector of OpenTelemetry that gets the same as spans by OTLP over HTTP "
-                       "in JSON, as http://collector:4318/v1/traces."));
+  specs.push_back(Url("otlp_traces_endpoint", &C::otlp_traces_endpoint,
+                      "Collector of OpenTelemetry that gets the same as spans by OTLP over HTTP "
+                      "in JSON, as http://collector:4318/v1/traces."));
   specs.push_back(Choice("log_format", {"json", "text"}, &C::log_format, "One line per event."));
   specs.push_back(Choice("log_level", {"debug", "info", "warn", "error"}, &C::log_level,
                          "debug writes one line per request."));

@@ -68,7 +68,10 @@ TlsFiles::MemoryFile::~MemoryFile() {
 
 // Makes another file and puts it in the place of this one.
 absl::Status TlsFiles::MemoryFile::Replace(const std::string& content) {
-  const int next = memfd_create("deeppcr-tls", MFD_CLOEXEC);
+  // Newer kernels may insist that nobody can run it, older ones do not know that flag.
+  constexpr unsigned kNoExecute = 8;
+  int next = memfd_create("deeppcr-tls", MFD_CLOEXEC | kNoExecute);
+  if (next < 0 && errno == EINVAL) next = memfd_create("deeppcr-tls", MFD_CLOEXEC);
   if (next < 0) return SystemError("a file in memory");
   // Readers tell by whole seconds whether a file has changed between two looks.
   const timespec changed = {static_cast<time_t>(++changes_), 0}, times[] = {changed, changed};
@@ -109,13 +112,16 @@ absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Open(const std::string& key,
 absl::Status TlsFiles::Refresh() {
   pair_is_due_ |= key_watch_.Changed();
   pair_is_due_ |= certificate_watch_.Changed();
-  if (pair_is_due_) DEEPPCR_RETURN_IF_ERROR(TakePair());
-  pair_is_due_ = false;
-  if (client_authority_file_.empty()) return absl::OkStatus();
-  client_authority_is_due_ |= client_authority_watch_.Changed();
-  if (client_authority_is_due_) DEEPPCR_RETURN_IF_ERROR(TakeClientAuthority());
-  client_authority_is_due_ = false;
-  return absl::OkStatus();
+  client_authority_is_due_ |= !client_authority_file_.empty() && client_authority_watch_.Changed();
+  // Neither waits for the other: who signs clients may be replaced because one is not to be
+  // trusted.
+  const absl::Status pair = pair_is_due_ ? TakePair() : absl::OkStatus();
+  const absl::Status authority =
+      client_authority_is_due_ ? TakeClientAuthority() : absl::OkStatus();
+  pair_is_due_ = !pair.ok();
+  client_authority_is_due_ = !authority.ok();
+  if (pair.ok() || authority.ok()) return pair.ok() ? authority : pair;
+  return InvalidArgument(pair.message(), "; ", authority.message());
 }
 
 // gRPC itself would start with any file and refuse every client.
@@ -139,6 +145,7 @@ absl::Status TlsFiles::TakePair() {
 }
 
 absl::Status TlsFiles::TakeClientAuthority() {
+  if (client_authority_file_.empty()) return absl::OkStatus();
   DEEPPCR_ASSIGN_OR_RETURN(const std::string text,
                            ReadLinkedFile(client_authority_file_, kMaxPemBytes));
   DEEPPCR_RETURN_IF_ERROR(FirstCertificate("tls_client_ca", client_authority_file_, text).status());

@@ -110,7 +110,11 @@ Logger::~Logger() = default;
 
 void Logger::SetLevel(LogLevel level) {
   level_.store(level, std::memory_order_relaxed);
-  Write(LogLevel::kInfo, "log_level", {{"level", kLevelNames[static_cast<size_t>(level)]}}, 0);
+  LogAlways("log_level", {{"level", kLevelNames[static_cast<size_t>(level)]}});
+}
+
+void Logger::LogAlways(std::string_view event, std::initializer_list<LogField> fields) {
+  Write(LogLevel::kInfo, event, fields, 0);
 }
 
 void Logger::Flush() {

@@ -52,6 +52,8 @@ class Logger {
   void SetLevel(LogLevel level);
 
   void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields);
+  // Logs at the level info, whatever the level of the log: who changes what, that too.
+  void LogAlways(std::string_view event, std::initializer_list<LogField> fields);
 
   // Logs as Log does, but at most kLinesPerSecond of one event at one level: a flood of refusals
   // must not become a flood of lines, nor hide a worse line of the same name. The next line that

@@ -33,6 +33,21 @@ std::string Hex(uint64_t value) {
   return text;
 }
 
+// The conventions of OpenTelemetry for gRPC: other codes say that the request was wrong.
+bool IsOfTheServer(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDataLoss:
+      return true;
+    default:
+      return false;
+  }
+}
+
 // Times of the steady clock as nanoseconds since 1970.
 class UnixTime {
  public:
@@ -83,7 +98,7 @@ Spans SpansOf(const RequestTrace& request, SpanIds& ids) {
        Attribute("deeppcr.solver", request.solver), Attribute("deeppcr.samples", request.samples),
        Attribute("deeppcr.batch_samples", request.batch_samples),
        Attribute("deeppcr.request_id", request.request_id)});
-  if (request.code != absl::StatusCode::kOk)
+  if (IsOfTheServer(request.code))
     span["status"] = {{"code", kError}, {"message", request.code_name}};
   Spans spans{.json = Text(span), .count = 1};
   for (const RequestTrace::Stage& stage : request.stages) {

@@ -49,10 +49,11 @@ absl::Status CheckEndpoint(const std::string& endpoint) {
       "or a password");
 }
 
+// Ends a reply that is longer than any should be; what it says is then its status alone.
 size_t Append(char* data, size_t size, size_t count, void* text) {
   auto& reply = *static_cast<std::string*>(text);
-  reply.append(data,
-               std::min(size * count, kMaxReplyBytes - std::min(reply.size(), kMaxReplyBytes)));
+  if (reply.size() + size * count > kMaxReplyBytes) return 0;
+  reply.append(data, size * count);
   return size * count;
 }
 
@@ -189,7 +190,8 @@ class SpanExporter::Sender {
     curl_easy_setopt(handle, CURLOPT_POSTFIELDS, message.data());
     curl_easy_setopt(handle, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(message.size()));
     curl_easy_setopt(handle, CURLOPT_WRITEDATA, &reply);
-    if (const CURLcode code = curl_easy_perform(handle); code != CURLE_OK) {
+    const CURLcode code = curl_easy_perform(handle);
+    if (code != CURLE_OK && code != CURLE_WRITE_ERROR) {
       why = curl_easy_strerror(code);
       return Outcome::kTryAgain;
     }

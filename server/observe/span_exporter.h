@@ -17,8 +17,8 @@ namespace deeppcr {
 // Sends traces to a collector of OpenTelemetry, as OTLP over HTTP in JSON: a span of the request,
 // below its caller's if that said one, and below it a span of each stage. Source: OpenTelemetry
 // protocol 1.3. A thread of its own sends what has gathered for a while, tries again where the
-// protocol allows it, and drops what does not fit in memory in the meantime. Thread-safe; Write
-// never waits for the network.
+// protocol allows it, and drops what does not fit in memory in the meantime. The variables
+// http_proxy and https_proxy are heeded. Thread-safe; Write never waits for the network.
 class SpanExporter {
  public:
   struct Counts {
@@ -36,7 +36,7 @@ class SpanExporter {
 
   // Errors: kInvalidArgument if the URL is none, not of HTTP, or holds a password.
   static absl::StatusOr<std::unique_ptr<SpanExporter>> Create(Options options);
-  // Sends what waits, for a second at most.
+  // Sends what waits, for two or three seconds at most.
   ~SpanExporter();
   SpanExporter(const SpanExporter&) = delete;
   SpanExporter& operator=(const SpanExporter&) = delete;

@@ -73,13 +73,13 @@ std::string_view Call::Header() const {
 }
 
 void Call::LogAdministration(const absl::Status& status) const {
-  context_.logger.Log(LogLevel::kInfo, "administration",
-                      {{"method", NameOf(method_)},
-                       {"model", model_},
-                       {"version", version_},
-                       {"caller", DescribeCaller(context_.authorizer, *rpc_)},
-                       {"peer", rpc_->peer()},
-                       {"code", StatusCodeName(status.code())}});
+  context_.logger.LogAlways("administration",
+                            {{"method", NameOf(method_)},
+                             {"model", model_},
+                             {"version", version_},
+                             {"caller", DescribeCaller(context_.authorizer, *rpc_)},
+                             {"peer", rpc_->peer()},
+                             {"code", StatusCodeName(status.code())}});
 }
 
 absl::Status Call::Authorize() const { return CheckCaller(context_.authorizer, *rpc_, role_); }

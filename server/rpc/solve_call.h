@@ -357,9 +357,11 @@ class SolveCall final : public Call,
         SamplesOfPair(run_item.samples, model->model->info(), input_.num_steps);
     const std::shared_ptr<ServedModel> served = model;
     const ResolvedOptions resolved = options;
+    // The sequential solver that auto chose is that of those who asked for it.
+    const bool automatic = input_.options.solver == "auto";
     ShadowSampler& shadow = context_.shadow;
     Answer(reply);
-    shadow.Offer(served, resolved, std::move(inputs));
+    shadow.Offer(served, resolved, std::move(inputs), automatic);
   }
 
   // The same for the way back of a Gradient.

@@ -238,6 +238,8 @@ bool Batcher::TakeNow(Worker* worker, Work* work) {
   idle_token_ = &work->idle_token.emplace();
   idle_insists_ = insists;
   work->idle_insists = insists;
+  // This worker may have been woken for jobs that now wait for another.
+  if (sleeping_ > 0 && !schedule_.empty()) wake_.notify_one();
   return true;
 }
 
@@ -492,7 +494,12 @@ void Batcher::Shutdown() {
     if (worker->thread.joinable()) worker->thread.join();
   }
   if (sweeper_.joinable()) sweeper_.join();
-  DropExpired(std::exchange(left_to_sweeper_, {}));
+  JobList left;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    left.swap(left_to_sweeper_);
+  }
+  DropExpired(left);
 }
 
 }  // namespace deeppcr

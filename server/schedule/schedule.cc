@@ -38,8 +38,15 @@ double SecondsOf(Schedule::TimePoint::duration time) {
 
 std::string InSeconds(double seconds) { return absl::StrFormat("%.3g s", seconds); }
 
-// A long queue of jobs that do not go together must not cost its length for every batch.
-constexpr size_t kMostLookedAt = 256;
+// A batch looks no further once so many jobs do not go with it: a long queue of such must not cost
+// its length each time.
+constexpr size_t kMostPassedOver = 256;
+
+// The first job that may be computed in the pause of another.
+std::deque<Job*>::iterator FirstShort(std::deque<Job*>& jobs, Schedule::TimePoint now) {
+  return std::ranges::find_if(
+      jobs, [&](const Job* job) { return IsShort(*job) && !HasExpired(*job, now); });
+}
 
 }  // namespace
 
@@ -264,11 +271,9 @@ void Schedule::HastenFor(const Job& job, ModelQueue* queue) const {
 Schedule::Models::iterator Schedule::PickModel(TimePoint now, const ServedModel* lender) {
   auto best = ready_.end();
   for (auto it = ready_.begin(); it != ready_.end(); ++it) {
-    const ModelQueue& queue = (*it)->queue;
+    ModelQueue& queue = (*it)->queue;
     if (!HasInstance(**it, it->get() == lender ? 1 : 0) || StartOf(**it) > now) continue;
-    const bool has_short = std::ranges::any_of(
-        queue.jobs, [&](const Job* job) { return IsShort(*job) && !HasExpired(*job, now); });
-    if (lender != nullptr && !has_short) continue;
+    if (lender != nullptr && FirstShort(queue.jobs, now) == queue.jobs.end()) continue;
     if (best == ready_.end() || queue.used_seconds < (*best)->queue.used_seconds) best = it;
   }
   return best;
@@ -301,17 +306,17 @@ void Schedule::TakeBatch(Models::iterator picked, TimePoint now, bool only_short
   const int64_t limit = model->model->info().max_batch_size;
   std::deque<Job*>& jobs = model->queue.jobs;
   // What stays moves up to what was not looked at.
-  std::array<Job*, kMostLookedAt> kept;
-  const size_t looked_at = std::min(jobs.size(), kept.size());
+  std::array<Job*, kMostPassedOver> kept;
   size_t num_kept = 0;
-  if (looked_at == jobs.size()) model->queue.start_by = TimePoint::max();
-  for (size_t i = 0; i < looked_at; ++i) {
-    Job* const job = jobs[i];
+  const auto first = only_short ? FirstShort(jobs, now) : jobs.begin();
+  const TimePoint start_by = std::exchange(model->queue.start_by, TimePoint::max());
+  auto next = first;
+  while (next != jobs.end() && num_kept < kept.size()) {
+    Job* const job = *next++;
     if (HasExpired(*job, now)) {
       batch->expired.push_back(job);
-    } else if (batch->jobs.empty()
-                   ? !only_short || IsShort(*job)
-                   : (job->GoesWith(*batch->jobs.front()) && batch->work + job->work() <= limit)) {
+    } else if (batch->jobs.empty() ||
+               (job->GoesWith(*batch->jobs.front()) && batch->work + job->work() <= limit)) {
       batch->jobs.push_back(job);
       batch->samples += job->samples;
       batch->work += job->work();
@@ -323,9 +328,12 @@ void Schedule::TakeBatch(Models::iterator picked, TimePoint now, bool only_short
     }
     AddWaiting(*job, -1);
   }
-  const auto taken = static_cast<std::ptrdiff_t>(looked_at - num_kept);
-  std::copy_n(kept.begin(), num_kept, jobs.begin() + taken);
-  jobs.erase(jobs.begin(), jobs.begin() + taken);
+  // Those that were not looked at may be what made the queue due.
+  if (first != jobs.begin() || next != jobs.end())
+    model->queue.start_by = std::min(model->queue.start_by, start_by);
+  const auto end_of_taken = next - static_cast<std::ptrdiff_t>(num_kept);
+  std::copy_n(kept.begin(), num_kept, end_of_taken);
+  jobs.erase(first, end_of_taken);
   if (!jobs.empty()) ready_.push_back(model);
   if (batch->jobs.empty()) return;
   Charge(batch);

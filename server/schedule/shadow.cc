@@ -22,6 +22,7 @@ constexpr double kRunsOfBack = kRepetitions + 1;
 // What the states of both halves of a pair may take, and the noise that comes with a request.
 constexpr int64_t kMaxPairBytes = int64_t{32} << 20;
 constexpr int64_t kMaxPairSamples = 64;
+constexpr int kLongestWait = 5;
 
 int64_t NowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -173,7 +174,7 @@ bool ShadowSampler::IsDue() const {
 }
 
 void ShadowSampler::Offer(const std::shared_ptr<ServedModel>& model, const ResolvedOptions& primary,
-                          OwnedSampleInputs samples) {
+                          OwnedSampleInputs samples, bool automatic) {
   // A pair has no trajectory of the caller to start from.
   if (primary.initial_guess == InitialGuess::kPrevious) return;
   const int64_t num_samples = samples.View().num_samples;
@@ -185,9 +186,9 @@ void ShadowSampler::Offer(const std::shared_ptr<ServedModel>& model, const Resol
       seconds = kRunsOfCompare * (entry.sequential_seconds + entry.parallel_seconds);
   }
   Queue(model, seconds,
-        [this, primary, samples = std::move(samples)](const ServedModel& served,
-                                                      const CancelToken& token) {
-          Measure(served, primary, samples, token);
+        [this, primary, automatic, samples = std::move(samples)](const ServedModel& served,
+                                                                 const CancelToken& token) {
+          Measure(served, primary, samples, automatic, token);
         });
 }
 
@@ -220,7 +221,8 @@ void ShadowSampler::Queue(const std::shared_ptr<ServedModel>& model, double seco
     const std::chrono::nanoseconds allowed(insists_not_before_ns_.load(std::memory_order_relaxed));
     insists_at = std::max(Batcher::Clock::now() + kPatience, Batcher::Clock::time_point(allowed));
   }
-  const bool insists_later = insists_at != Batcher::Clock::time_point::max();
+  // One that is cancelled waits for its time, if that is near; else others take its place.
+  const bool insists_later = insists_at < Batcher::Clock::now() + kLongestWait * kPatience;
   // Under constant load the task may wait on and on; it must not keep an unloaded model alive.
   batcher_.OfferIdleTask(
       [this, pending, insists_later, weak = std::weak_ptr<ServedModel>(model),
@@ -249,7 +251,8 @@ void ShadowSampler::Rest(int64_t start_ns, bool insisted) {
 }
 
 void ShadowSampler::Measure(const ServedModel& model, const ResolvedOptions& primary,
-                            const OwnedSampleInputs& samples, const CancelToken& token) {
+                            const OwnedSampleInputs& samples, bool automatic,
+                            const CancelToken& token) {
   const SampleInputs inputs = samples.View();
   const std::shared_ptr<const LoadedSystem> system =
       model.model->Find(primary.system, inputs.num_samples, primary.backend);
@@ -277,7 +280,7 @@ void ShadowSampler::Measure(const ServedModel& model, const ResolvedOptions& pri
     ObserveFinite(*series.error_over_tolerance, (*rows)[parallel].max_error_over_tolerance);
   }
   const PairedSeries paired = model.metrics->ForPaired(
-      primary.solver, pair[parallel]->solver, primary.automatic,
+      primary.solver, pair[parallel]->solver, automatic,
       model.model->info().generates() ? Method::kGenerate : Method::kForward);
   paired.pairs->Increment();
   paired.last->SetToCurrentTime();

@@ -50,8 +50,9 @@ class ShadowSampler {
   // dropped where a pair waits or was measured so lately that shadows would take more than
   // kMaxShare of a worker. It waits for longer where those that made requests wait would take more
   // than kMaxLoadedShare.
+  // automatic: the request left the choice of its solver to the plan.
   void Offer(const std::shared_ptr<ServedModel>& model, const ResolvedOptions& primary,
-             OwnedSampleInputs samples);
+             OwnedSampleInputs samples, bool automatic);
 
   // The same for a way back: by this one, at the same states, and by the other. Not offered where
   // the system has no other.
@@ -71,7 +72,7 @@ class ShadowSampler {
                    const CancelToken& token);
   void Rest(int64_t start_ns, bool insisted);
   void Measure(const ServedModel& model, const ResolvedOptions& primary,
-               const OwnedSampleInputs& samples, const CancelToken& token);
+               const OwnedSampleInputs& samples, bool automatic, const CancelToken& token);
 
   const double rate_;
   Batcher& batcher_;

@@ -362,6 +362,28 @@ TEST_F(OperationsTest, ShadowPairsMeasureSpeedupAndError) {
   EXPECT_EQ(Metric("deeppcr_shadow_runs_total{outcome=\"failed\"}"), 0);
 }
 
+// A request that leaves the choice to the server is told apart, whichever solver that is.
+TEST_F(OperationsTest, PairsTellWhoChoseTheSolver) {
+  for (const auto& [chosen, solver] :
+       {std::pair{"auto", "auto"}, {"auto", ""}, {"request", "sequential"}}) {
+    // A server of its own, without the pairs of other tests.
+    const auto server = testing::ServerProcess::Start(repository_->path(), {"--shadow_rate=1"});
+    ASSERT_NE(server, nullptr);
+    v1::ForwardRequest request = MakeRequest();
+    request.mutable_options()->set_solver(solver);
+    v1::ForwardResponse response;
+    ASSERT_TRUE(Call(*Connect(server->address()), request, &response).ok());
+    const std::string wanted = std::string("deeppcr_pairs_total{chosen=\"") + chosen +
+                               "\",method=\"Forward\",model=\"net\"";
+    bool found = false;
+    for (int i = 0; i < 2000 && !found; ++i) {
+      found = server->Get("/metrics").find(wanted) != std::string::npos;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    EXPECT_TRUE(found) << chosen << " " << solver;
+  }
+}
+
 TEST_F(OperationsTest, DeadlinesAndCancelsStopTheWork) {
   testing::WriteRandomModel(repository_->File("long/1"), {.layers = 2048});
   v1::LoadModelResponse loaded;

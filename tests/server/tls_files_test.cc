@@ -105,6 +105,22 @@ TEST_F(TlsFilesTest, FilesThatAreNoneOrGoneAreNotTaken) {
   EXPECT_THAT(ContentOf(files->client_authority_path()), ::testing::HasSubstr("CERTIFICATE"));
 }
 
+// Who signs clients may be replaced because one is not to be trusted any more.
+TEST_F(TlsFilesTest, NeitherPartWaitsForTheOther) {
+  MakeAuthority(folder_, "other");
+  std::filesystem::copy_file(folder_.File("ca.pem"), folder_.File("clients.pem"));
+  const auto files = *Open("clients.pem");
+  Use("second", ".key");
+  std::ofstream(folder_.File("clients.pem")) << Pem("other");
+  ExpectError(files->Refresh(), StatusCode::kInvalidArgument, "is not the key of");
+  EXPECT_EQ(ContentOf(files->client_authority_path()), Pem("other"));
+  std::ofstream(folder_.File("clients.pem")) << "nothing";
+  ExpectError(files->Refresh(), StatusCode::kInvalidArgument, "; --tls_client_ca: ");
+  Use("second", ".pem");
+  ExpectError(files->Refresh(), StatusCode::kInvalidArgument, "--tls_client_ca: ");
+  EXPECT_THAT(ContentOf(files->pair_path()), ::testing::EndsWith(Pem("second")));
+}
+
 TEST_F(TlsFilesTest, OneFileMayHoldBoth) {
   const std::string both = folder_.File("both.pem");
   std::ofstream(both) << Pem("first") << ContentOf(folder_.File("first.key")) << Pem("ca");

@@ -9,11 +9,11 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "server/codec/v2/description.h"
-#include "server/codec/v2/log_settings.h"
 #include "server/codec/v2/request.h"
 #include "server/rpc/small_calls.h"
 #include "server/rpc/solve_call.h"
 #include "server/rpc/v2/infer_method.h"
+#include "server/rpc/v2/log_settings.h"
 #include "server/rpc/v2/stream.h"
 
 namespace deeppcr {

@@ -63,6 +63,12 @@ TEST_F(LogTest, LowerLevelsAreLeftOut) {
 
   EXPECT_EQ(lines_.size(), 1u);
   EXPECT_FALSE(logger.enabled(LogLevel::kInfo));
+  logger.SetLevel(LogLevel::kError);
+  logger.Log(LogLevel::kWarn, "quiet", {});
+  logger.LogAlways("administration", {});
+  ASSERT_EQ(lines_.size(), 3u);
+  EXPECT_THAT(lines_[1], ::testing::HasSubstr("log_level"));
+  EXPECT_THAT(lines_[2], ::testing::HasSubstr("administration"));
   EXPECT_EQ(ParseLogLevel("error"), LogLevel::kError);
 }
 

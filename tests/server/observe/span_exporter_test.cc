@@ -130,17 +130,22 @@ TEST_F(SpanExporterTest, ARequestWithoutATraceHasOneOfItsOwn) {
   const auto exporter = New();
   RequestTrace request = RequestOf(stages);
   request.trace_id = request.parent_id = {};
+  request.code = absl::StatusCode::kInternal;
+  request.code_name = "INTERNAL";
+  exporter->Write(request);
+  // A fault of the caller's is none of the server's.
   request.code = absl::StatusCode::kInvalidArgument;
   request.code_name = "INVALID_ARGUMENT";
-  exporter->Write(request);
   exporter->Write(request);
 
   const std::vector<json> spans = collector_.Spans(6);
   ASSERT_EQ(spans.size(), 6u);
   EXPECT_FALSE(spans[0].contains("parentSpanId"));
   EXPECT_EQ(spans[0]["status"]["code"], 2);
-  EXPECT_EQ(spans[0]["status"]["message"], "INVALID_ARGUMENT");
-  EXPECT_EQ(AttributesOf(spans[0])["rpc.grpc.status_code"], "3");
+  EXPECT_EQ(spans[0]["status"]["message"], "INTERNAL");
+  EXPECT_EQ(AttributesOf(spans[0])["rpc.grpc.status_code"], "13");
+  EXPECT_FALSE(spans[3].contains("status"));
+  EXPECT_EQ(AttributesOf(spans[3])["rpc.grpc.status_code"], "3");
   EXPECT_THAT(spans[0]["traceId"].get<std::string>(), ::testing::MatchesRegex("[0-9a-f]{32}"));
   EXPECT_EQ(spans[1]["traceId"], spans[0]["traceId"]);
   EXPECT_NE(spans[3]["traceId"], spans[0]["traceId"]);
@@ -203,6 +208,15 @@ TEST_F(SpanExporterTest, BelievesNoReplyThatMakesNoSense) {
   exporter->Write(RequestOf(stages));
   while (exporter->counts().dropped == 0) std::this_thread::sleep_for(milliseconds(5));
   EXPECT_EQ(exporter->counts().dropped, 3);
+}
+
+TEST_F(SpanExporterTest, AReplyWithoutAnEndIsJudgedByItsStatus) {
+  const auto stages = Stages();
+  collector_.SetReply(std::string(1 << 20, 'x'));
+  const auto exporter = New();
+  exporter->Write(RequestOf(stages));
+  while (exporter->counts().sent == 0) std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_EQ(collector_.posts(), 1);
 }
 
 // Whoever writes never waits, and memory ends.

@@ -217,5 +217,21 @@ TEST_F(LongScheduleTest, TakesAShortJobInBetween) {
   EXPECT_THAT(batch_.jobs, ElementsAre(full));
 }
 
+// However many long jobs wait before it.
+TEST_F(LongScheduleTest, FindsAShortJobBehindManyLongOnes) {
+  std::vector<Job*> longs;
+  for (int i = 0; i < 600; ++i) longs.push_back(Admit(1, 1000));
+  Job* brief = Admit(1, 0);
+
+  ASSERT_TRUE(schedule_.TakeShort(*model_, kStart, &batch_));
+  EXPECT_THAT(batch_.jobs, ElementsAre(brief));
+  EXPECT_FALSE(schedule_.TakeShort(*model_, kStart, &batch_));
+  for (Job* each : longs) {
+    ASSERT_TRUE(schedule_.Take(kStart, &batch_));
+    EXPECT_THAT(batch_.jobs, ElementsAre(each));
+    schedule_.Finish(batch_, 1);
+  }
+}
+
 }  // namespace
 }  // namespace deeppcr::testing

@@ -133,6 +133,17 @@ TEST_F(ScheduleTest, ABatchOfALongQueueIsFoundAmongItsFirstJobs) {
   EXPECT_THAT(Take(schedule), IsEmpty());
 }
 
+// Jobs that go together are one batch, however many.
+TEST_F(ScheduleTest, ABatchOfManyJobsIsNotCutShort) {
+  const auto large = std::make_shared<FakeModel>();
+  large->info_.max_batch_size = 1024;
+  const auto model = std::make_shared<ServedModel>("large", 1, large, nullptr);
+  Schedule schedule({.max_queue_samples = 2000});
+  for (int i = 0; i < 700; ++i) Admit(schedule, model);
+  EXPECT_EQ(Take(schedule).size(), 700u);
+  EXPECT_TRUE(schedule.empty());
+}
+
 // What a batch does not look at is no reason to wait.
 TEST_F(ScheduleTest, ALongQueueIsDueWhileItLasts) {
   Schedule schedule({.max_queue_samples = 2000, .max_delay = milliseconds(5)});

@@ -96,7 +96,7 @@ TEST_F(ShadowTest, SamplesTheStatedShare) {
 TEST_F(ShadowTest, PairsAParallelPrimaryWithSequential) {
   ShadowSampler sampler(1, batcher_, metrics_);
 
-  sampler.Offer(model_, newton_, NewSample());
+  sampler.Offer(model_, newton_, NewSample(), false);
 
   // The fake model needs 4 ms for sequential and 1 ms for other solvers.
   ASSERT_TRUE(
@@ -111,17 +111,26 @@ TEST_F(ShadowTest, PairsAParallelPrimaryWithSequential) {
 
 TEST_F(ShadowTest, CountsPairsByTheirSolversAndWhoChose) {
   ShadowSampler sampler(1, batcher_, metrics_);
-  ResolvedOptions automatic = newton_;
-  automatic.automatic = true;
   const auto pairs = [](const std::string& chosen, const std::string& solver) {
     return "{chosen=\"" + chosen +
            "\",method=\"Forward\",model=\"m\",parallel=\"newton\",solver=\"" + solver +
            "\",version=\"1\"} ";
   };
-  sampler.Offer(model_, automatic, NewSample());
+  sampler.Offer(model_, newton_, NewSample(), true);
   ASSERT_TRUE(WaitForText("deeppcr_pairs_total" + pairs("auto", "newton") + "1\n"));
   EXPECT_THAT(metrics_.Text(),
               HasSubstr("deeppcr_last_pair_timestamp_seconds" + pairs("auto", "newton") + "1"));
+}
+
+// The sequential solver has no options that would tell who chose it.
+TEST_F(ShadowTest, TellsThatAutoChoseTheSequentialSolver) {
+  ShadowSampler sampler(1, batcher_, metrics_);
+  ResolvedOptions primary;
+  primary.solver = "sequential";
+  sampler.Offer(model_, primary, NewSample(), true);
+  EXPECT_TRUE(
+      WaitForText("deeppcr_pairs_total{chosen=\"auto\",method=\"Forward\",model=\"m\","
+                  "parallel=\"newton\",solver=\"sequential\",version=\"1\"} 1\n"));
 }
 
 TEST_F(ShadowTest, PairsASequentialPrimaryWithThePlansParallelSolver) {
@@ -129,7 +138,7 @@ TEST_F(ShadowTest, PairsASequentialPrimaryWithThePlansParallelSolver) {
   ResolvedOptions primary;
   primary.solver = "sequential";
 
-  sampler.Offer(model_, primary, NewSample());
+  sampler.Offer(model_, primary, NewSample(), false);
 
   EXPECT_TRUE(
       WaitForText("deeppcr_speedup_ratio_sum{method=\"Forward\",model=\"m\",solver=\"sequential\","
@@ -145,7 +154,7 @@ TEST_F(ShadowTest, PairsASequentialPrimaryWithThePlansParallelSolver) {
 TEST_F(ShadowTest, AnInterruptedPairIsNotObserved) {
   ShadowSampler sampler(1, batcher_, metrics_);
   fake_->compare_gate.Close();
-  sampler.Offer(model_, newton_, NewSample());
+  sampler.Offer(model_, newton_, NewSample(), false);
   ASSERT_TRUE(fake_->compare_gate.WaitForArrivals(1));
 
   batcher_.CancelAll();
@@ -160,7 +169,7 @@ TEST_F(ShadowTest, AFallbackHasItsTimeObservedAndNoError) {
   fake_->report.fallback = true;
   fake_->max_state_error = 0;
 
-  sampler.Offer(model_, newton_, NewSample());
+  sampler.Offer(model_, newton_, NewSample(), false);
 
   ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 1\n"));
   ExpectObserved(1, 0);
@@ -172,7 +181,7 @@ TEST_F(ShadowTest, AnAnswerThatDidNotConvergeIsNoneToCompare) {
   fake_->report.converged = false;
   fake_->max_state_error = 3;
 
-  sampler.Offer(model_, newton_, NewSample());
+  sampler.Offer(model_, newton_, NewSample(), false);
 
   EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"failed\"} 1\n"));
   ExpectObserved(0, 0);
@@ -182,7 +191,7 @@ TEST_F(ShadowTest, ANonFiniteErrorIsAFailure) {
   ShadowSampler sampler(1, batcher_, metrics_);
   fake_->max_state_error = std::numeric_limits<double>::quiet_NaN();
 
-  sampler.Offer(model_, newton_, NewSample());
+  sampler.Offer(model_, newton_, NewSample(), false);
 
   EXPECT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"failed\"} 1\n"));
 }
@@ -193,7 +202,7 @@ TEST_F(ShadowTest, AWaitingPairDoesNotKeepItsModel) {
   Blocker blocker(other);
   ASSERT_TRUE(batcher_.Enqueue(&blocker).ok());
   ASSERT_TRUE(blocker.gate.WaitForArrivals(1));
-  sampler.Offer(model_, newton_, NewSample());
+  sampler.Offer(model_, newton_, NewSample(), false);
   const std::weak_ptr<ServedModel> weak = model_;
 
   model_.reset();
@@ -206,14 +215,14 @@ TEST_F(ShadowTest, AWaitingPairDoesNotKeepItsModel) {
 TEST_F(ShadowTest, TakesOnlyItsShareOfAWorker) {
   ShadowSampler sampler(1, batcher_, metrics_);
   fake_->compare_gate.Close();
-  sampler.Offer(model_, newton_, NewSample());
+  sampler.Offer(model_, newton_, NewSample(), false);
   ASSERT_TRUE(fake_->compare_gate.WaitForArrivals(1));
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   fake_->compare_gate.Open();
   ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 1\n"));
 
   // The first pair took 50 ms; the next may start a second later at the earliest.
-  for (int i = 0; i < 10; ++i) sampler.Offer(model_, newton_, NewSample());
+  for (int i = 0; i < 10; ++i) sampler.Offer(model_, newton_, NewSample(), false);
 
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   EXPECT_EQ(fake_->comparisons().size(), 1u);
@@ -265,14 +274,14 @@ TEST_F(ShadowTest, UnderConstantLoadAPairInsistsAfterAWhile) {
   const ConstantLoad load(batcher_, std::make_shared<ServedModel>("other", 1, fake_, nullptr));
   const auto start = std::chrono::steady_clock::now();
 
-  sampler.Offer(model_, newton_, NewSample());
+  sampler.Offer(model_, newton_, NewSample(), false);
 
   ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 1\n"));
   const auto first = std::chrono::steady_clock::now();
   EXPECT_GE(first - start, ShadowSampler::kPatience);
   // 5 ms of shadow allow another 100 ms later, which then waits for a while again.
   while (!sampler.Sample(*model_)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  sampler.Offer(model_, newton_, NewSample());
+  sampler.Offer(model_, newton_, NewSample(), false);
   EXPECT_FALSE(sampler.Sample(*model_)) << "one waits";
   ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 2\n"));
   EXPECT_GE(std::chrono::steady_clock::now() - first, ShadowSampler::kPatience);
@@ -288,7 +297,7 @@ TEST_F(ShadowTest, NoPairThatTakesLongMakesRequestsWait) {
                                   .parallel_stages = 1};
   {
     const ConstantLoad load(batcher_, std::make_shared<ServedModel>("other", 1, fake_, nullptr));
-    sampler.Offer(model_, newton_, NewSample());
+    sampler.Offer(model_, newton_, NewSample(), false);
     std::this_thread::sleep_for(ShadowSampler::kPatience + std::chrono::milliseconds(300));
     EXPECT_THAT(metrics_.Text(), HasSubstr("deeppcr_shadow_runs_total{outcome=\"measured\"} 0\n"));
   }
@@ -311,7 +320,7 @@ TEST(ShadowSamplesTest, ArePartOfTheRequestByTheirMemory) {
 TEST_F(ShadowTest, APairOfSeveralSamplesHasTheirPlan) {
   ShadowSampler sampler(1, batcher_, metrics_);
   const std::vector<float> inputs = {1, 2, 3, 4, 5, 6};
-  sampler.Offer(model_, newton_, OwnedSampleInputs({.num_samples = 3, .inputs = inputs}));
+  sampler.Offer(model_, newton_, OwnedSampleInputs({.num_samples = 3, .inputs = inputs}), false);
   ASSERT_TRUE(WaitForText("deeppcr_shadow_runs_total{outcome=\"measured\"} 1\n"));
   ASSERT_EQ(fake_->comparisons().size(), 1u);
   EXPECT_THAT(fake_->comparisons()[0], ElementsAre(1, 2, 3, 4, 5, 6));
@@ -323,7 +332,7 @@ TEST_F(ShadowTest, ACallersTrajectoryHasNoPair) {
   primary.solver = "newton";
   primary.initial_guess = InitialGuess::kPrevious;
 
-  sampler.Offer(model_, primary, NewSample());
+  sampler.Offer(model_, primary, NewSample(), false);
 
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_TRUE(fake_->comparisons().empty());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/codec/v2/log_settings.h"
+#include "server/rpc/v2/log_settings.h"
 
 #include <string>
 #include <string_view>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef DEEPPCR_SERVER_CODEC_V2_LOG_SETTINGS_H_
-#define DEEPPCR_SERVER_CODEC_V2_LOG_SETTINGS_H_
+#ifndef DEEPPCR_SERVER_RPC_V2_LOG_SETTINGS_H_
+#define DEEPPCR_SERVER_RPC_V2_LOG_SETTINGS_H_
 
 #include "absl/status/statusor.h"
 #include "inference/grpc_service.pb.h"
@@ -21,4 +21,4 @@ void FillLogSettings(LogLevel level, inference::LogSettingsResponse* reply);
 
 }  // namespace deeppcr
 
-#endif  // DEEPPCR_SERVER_CODEC_V2_LOG_SETTINGS_H_
+#endif  // DEEPPCR_SERVER_RPC_V2_LOG_SETTINGS_H_
