@@ -246,7 +246,7 @@ bool Batcher::TakeNow(Worker* worker, Work* work) {
 // Sleeps until there may be something to do.
 void Batcher::Sleep(std::unique_lock<std::mutex>& lock) {
   Clock::time_point next = schedule_.NextStart();
-  if (idle_task_ != nullptr && idle_was_cancelled_) next = std::min(next, idle_insists_at_);
+  if (idle_task_ != nullptr) next = std::min(next, idle_insists_at_);
   ++sleeping_;
   if (next == Clock::time_point::max()) {
     wake_.wait(lock);
