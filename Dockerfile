@@ -44,4 +44,4 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=120s --retries=3 \
     CMD ["/usr/local/bin/deeppcr-server", "--probe=http://127.0.0.1:8002"]
 ENTRYPOINT ["/usr/local/bin/deeppcr-server"]
-CMD ["--model_repository=/models", "--listen=0.0.0.0:8001", "--http_listen=0.0.0.0:8002", "--plan_cache_dir=/var/cache/deeppcr"]
+CMD ["--model_repository=/models", "--listen=0.0.0.0:8001", "--http_listen=0.0.0.0:8002", "--plan_cache_dir=/var/cache/deeppcr", "--drain_pause_seconds=2"]

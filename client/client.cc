@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/client.h"
 
-#include <google/protobuf/wrappers.pb.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
@@ -17,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "client/server_address.h"
 #include "deeppcr/v1/deeppcr.grpc.pb.h"
+#include "grpc/health/v1/health.grpc.pb.h"
 #include "kernels/base/file.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -30,11 +29,7 @@ constexpr int kKeepaliveMilliseconds = 310000;
 
 using TimePoint = std::chrono::system_clock::time_point;
 
-// On the wire, grpc.health.v1's HealthCheckRequest {string service = 1} and HealthCheckResponse
-// {enum status = 1} equal these two well-known types, so the client needs no generated code for
-// health checks.
-using HealthRequest = google::protobuf::StringValue;
-using HealthReply = google::protobuf::Int32Value;
+namespace health = grpc::health::v1;
 
 constexpr char kTraceUrl[] = "deeppcr/trace_id";
 
@@ -211,25 +206,12 @@ class Client::Impl {
       : options_(std::move(options)),
         channel_(grpc::CreateCustomChannel(address.target, credentials,
                                            MakeChannelArguments(options_, address.is_fleet))),
-        stub_(v1::DeepPcr::NewStub(channel_)) {}
+        stub_(v1::DeepPcr::NewStub(channel_)),
+        health_stub_(health::Health::NewStub(channel_)) {}
 
   const ClientOptions& options() const { return options_; }
   Stub& stub() { return *stub_; }
-
-  grpc::Status CallHealth(grpc::ClientContext* context, const HealthRequest& request,
-                          HealthReply* reply) {
-    grpc::TemplatedGenericStub<HealthRequest, HealthReply> stub(channel_);
-    grpc::CompletionQueue queue;
-    const auto call =
-        stub.PrepareUnaryCall(context, "/grpc.health.v1.Health/Check", request, &queue);
-    call->StartCall();
-    grpc::Status status;
-    call->Finish(reply, &status, nullptr);
-    void* tag = nullptr;
-    bool ok = false;
-    queue.Next(&tag, &ok);
-    return status;
-  }
+  health::Health::Stub& health_stub() { return *health_stub_; }
 
   // Waits for a connection: the only place with retries. The channel reconnects by itself, but
   // stays in TRANSIENT_FAILURE meanwhile, so attempts are counted by pauses in that state.
@@ -267,6 +249,7 @@ class Client::Impl {
     if (!options_.token.empty()) context.AddMetadata("authorization", "Bearer " + options_.token);
     // Not marked as sampled: whether calls are traced is the server's choice.
     const std::string trace_id = NewId(32);
+    context.AddMetadata("x-request-id", trace_id);
     context.AddMetadata("traceparent", StrCat("00-", trace_id, "-", NewId(16), "-00"));
     Reply reply;
     const grpc::Status status = method(&context, &reply);
@@ -288,6 +271,7 @@ class Client::Impl {
   const ClientOptions options_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<Stub> stub_;
+  const std::unique_ptr<health::Health::Stub> health_stub_;
 };
 
 std::string TraceIdOf(const absl::Status& status) {
@@ -388,15 +372,16 @@ absl::Status Client::UnloadModel(const std::string& model, int64_t version,
 
 absl::StatusOr<Health> Client::CheckHealth(const std::string& service,
                                            absl::Duration deadline) const {
-  HealthRequest request;
-  request.set_value(service);
+  health::HealthCheckRequest request;
+  request.set_service(service);
+  using Response = health::HealthCheckResponse;
   DEEPPCR_ASSIGN_OR_RETURN(
-      const HealthReply reply,
-      impl_->Call<HealthReply>(deadline, [&](grpc::ClientContext* context, HealthReply* message) {
-        return impl_->CallHealth(context, request, message);
+      const Response response,
+      impl_->Call<Response>(deadline, [&](grpc::ClientContext* context, Response* message) {
+        return impl_->health_stub().Check(context, request, message);
       }));
-  if (reply.value() == 1) return Health::kServing;
-  if (reply.value() == 2) return Health::kNotServing;
+  if (response.status() == Response::SERVING) return Health::kServing;
+  if (response.status() == Response::NOT_SERVING) return Health::kNotServing;
   return Health::kUnknown;
 }
 

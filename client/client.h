@@ -40,7 +40,8 @@ std::string TraceIdOf(const absl::Status& status);
 // Thread-safe: any number of threads may call at a time; all calls share one connection.
 //
 // Every call bears a W3C traceparent of its own, by whose trace id the server's log and traces know
-// it; TraceIdOf tells that of a call that failed.
+// it, and the same id as x-request-id, for requests that have none and for proxies; TraceIdOf tells
+// that of a call that failed.
 //
 // Errors: the status code and message of the server. kUnavailable if no connection could be made,
 // kDeadlineExceeded at the deadline, kInternal for a reply that breaks the protocol.

@@ -23,8 +23,8 @@ build_packages=(g++ cmake ninja-build protobuf-compiler protobuf-compiler-grpc l
 packages_of() {
   case "$1" in
     build) printf '%s\n' "${build_packages[@]}" ;;
-    test) packages_of demo && printf '%s\n' libgtest-dev libgmock-dev libboost-context-dev openssl python3-yaml python3-venv prometheus \
-      python3-torch libb64-0d ;;
+    test) packages_of demo && printf '%s\n' libgtest-dev libgmock-dev libboost-context-dev openssl \
+      python3-yaml python3-venv python3-torch prometheus prometheus-alertmanager libb64-0d ;;
     fuzz) printf '%s\n' clang-14 libclang-rt-14-dev llvm-14 ;;
     demo) packages_of build && printf '%s\n' python3 python3-numpy python3-pil ;;
     bench) packages_of demo && printf '%s\n' python3-torch libopenblas0-pthread \
@@ -53,10 +53,11 @@ apt_install() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"
 }
 
-# Debian starts a freshly installed Prometheus; the tests only want its binaries.
+# Debian starts what is freshly installed of Prometheus; the tests only want its binaries.
 stop_packaged_prometheus() {
   if [ -d /run/systemd/system ]; then
     as_root systemctl disable --now prometheus.service prometheus-node-exporter.service \
+      prometheus-alertmanager.service \
       >/dev/null 2>&1 || true
   fi
 }
@@ -101,5 +102,5 @@ if ! apt_install "${missing[@]}"; then
     fail "apt-get could not install: $missing_line. Is the network up, and does this machine's package source carry Debian 12?"
 fi
 case " $missing_line " in
-  *" prometheus "*) stop_packaged_prometheus ;;
+  *" prometheus"*) stop_packaged_prometheus ;;
 esac

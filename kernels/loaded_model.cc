@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/never_fits.h"
 #include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -174,7 +175,7 @@ class LoadedModelImpl final : public LoadedModel {
     if (auto found = Find(key, 1, {})) return found;
     if (unplanned_ != nullptr) return unplanned_->Prepare(KeyOf(key), planned_, others_, token);
     if (!WithoutBackward(key).plain())
-      return ResourceExhausted(
+      return NeverFits(
           "the model leaves no memory for a system of guided or shortened "
           "steps; raise max_unplanned_bytes");
     const std::string known =

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "kernels/base/never_fits.h"
 #include "kernels/base/sha256.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -355,8 +356,8 @@ absl::StatusOr<SpaceLimits> ChooseSpaceLimits(const System& system, int64_t num_
     limits.min_shooting_interval = std::min(2 * limits.min_shooting_interval, num_steps);
   if (system.SpaceBytes(limits) > max_bytes) limits.iterative = false;
   if (system.SpaceBytes(limits) <= max_bytes) return limits;
-  return ResourceExhausted("workspace: ", system.SpaceBytes(limits), " bytes wanted per thread, ",
-                           max_bytes, " allowed (raise max_workspace_bytes)");
+  return NeverFits("workspace: ", system.SpaceBytes(limits), " bytes wanted per thread, ",
+                   max_bytes, " allowed (raise max_workspace_bytes)");
 }
 
 absl::StatusOr<std::vector<ComparisonRow>> PreparedSystem::Compare(

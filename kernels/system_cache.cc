@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/base/never_fits.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 
@@ -34,9 +35,8 @@ absl::Status SystemCache::MakeRoom(int64_t bytes) {
 
 absl::Status SystemCache::CheckRoomLocked(int64_t bytes) const {
   if (bytes > max_bytes_)
-    return ResourceExhausted("expected at most ", max_bytes_,
-                             " bytes, which are left of max_unplanned_bytes, got ", bytes,
-                             "; raise it");
+    return NeverFits("expected at most ", max_bytes_,
+                     " bytes, which are left of max_unplanned_bytes, got ", bytes, "; raise it");
   int64_t in_use = 0, bytes_in_use = 0;
   for (const auto& other : systems_) {
     if (Unused(other)) continue;

@@ -149,14 +149,18 @@ absl::Status FitToMemory(std::optional<int64_t> limit, ServerConfig& config) {
     if (*each < 0) *each = budget;
   if (!limit.has_value()) return absl::OkStatus();
   const int64_t trajectories = config.gradients ? config.max_trajectory_bytes : 0;
-  if (config.max_queue_bytes + config.max_grpc_memory_bytes + trajectories < *limit)
+  const int64_t bodies = config.rest_listen.empty() ? 0 : RestBodiesBytes(config);
+  if (config.max_queue_bytes + config.max_grpc_memory_bytes + trajectories + bodies < *limit)
     return absl::OkStatus();
   return InvalidArgument("--max_queue_bytes: expected less than the ", *limit,
                          " bytes of memory that this process ",
                          "may have, together with what follows, got ", config.max_queue_bytes,
                          " + ", config.max_grpc_memory_bytes, " (--max_grpc_memory_bytes) + ",
-                         trajectories, " (--max_trajectory_bytes, with --gradients)");
+                         trajectories, " (--max_trajectory_bytes, with --gradients) + ", bodies,
+                         " (bodies over HTTP, a quarter of --max_queue_bytes, with --rest_listen)");
 }
+
+int64_t RestBodiesBytes(const ServerConfig& config) { return config.max_queue_bytes / 4; }
 
 absl::StatusOr<CommandLine> ParseCommandLine(std::span<const std::string> arguments,
                                              const Environment& environment) {

@@ -114,6 +114,9 @@ std::string ConfigText(const ServerConfig& config);
 // checks that the budgets fit into it together. Errors: kInvalidArgument with the sum.
 absl::Status FitToMemory(std::optional<int64_t> limit, ServerConfig& config);
 
+// The budget of bodies over HTTP; max_queue_bytes is known.
+int64_t RestBodiesBytes(const ServerConfig& config);
+
 // The text that `--help` prints.
 std::string HelpText(std::string_view program);
 

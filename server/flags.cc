@@ -33,10 +33,11 @@ void AddModelFlags(std::vector<FlagSpec>& specs) {
   using C = ServerConfig;
   specs.push_back(Text("model_repository", "directory", &C::model_repository,
                        "Models, as <model>/<integer version>/{config.json,model.safetensors}."));
-  specs.push_back(Text("model_dir", "directory", &C::model_dir,
-                       "In place of --model_repository: the only model, as "
-                       "<integer version>/{config.json,model.safetensors}, or these files "
-                       "themselves, as model hubs hand them out, which are version 1."));
+  specs.push_back(
+      Text("model_dir", "directory", &C::model_dir,
+           "In place of --model_repository: the only model, as "
+           "<integer version>/{config.json,model.safetensors}, or these files "
+           "themselves, as model hubs hand them out, which are version 1, beside later ones."));
   specs.push_back(
       Name("model_name", &C::model_name, "The name under which --model_dir is served."));
   specs.push_back(VersionsFlag());
@@ -201,7 +202,8 @@ void AddServingFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(Real("stuck_seconds", "seconds", 0, 86400, &C::stuck_seconds,
                        "/livez says no while a batch has been computed for this long. 0: never."));
   specs.push_back(Real("drain_pause_seconds", "seconds", 0, 3600, &C::drain_pause_seconds,
-                       "After SIGTERM: not ready, but still serving, so that balancers notice."));
+                       "After SIGTERM: not ready, but still serving, so that balancers notice; "
+                       "in the second half without new connections."));
   specs.push_back(Real("drain_seconds", "seconds", 0, 3600, &C::drain_seconds,
                        "After that: new calls are refused, those in progress get this long."));
   specs.push_back(

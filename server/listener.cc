@@ -9,11 +9,15 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "kernels/base/file_lock.h"
+#include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "server/config.h"
@@ -22,6 +26,20 @@ namespace deeppcr {
 namespace {
 
 constexpr int kFlags = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
+constexpr std::chrono::seconds kLockPatience{5};
+
+// Keeps other servers away from the file of a socket: between the look at what is there and the
+// socket that listens, and between the look at whose file it is and its end, one of them could do
+// the same.
+absl::StatusOr<FileLock> LockFileOf(const std::string& path) {
+  const auto end = std::chrono::steady_clock::now() + kLockPatience;
+  while (true) {
+    absl::StatusOr<FileLock> lock = FileLock::Take(path + ".lock");
+    if (!absl::IsFailedPrecondition(lock.status()) || std::chrono::steady_clock::now() > end)
+      return lock;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
 
 // True if a connection to the socket is accepted, or waits to be.
 bool IsServed(const sockaddr_un& address) {
@@ -96,6 +114,8 @@ absl::Status Listener::OpenFile(std::string_view flag, const std::string& path, 
                            sizeof(address.sun_path) - 1, " bytes without %, got ",
                            Quoted(path, 200));
   std::memcpy(address.sun_path, path.data(), path.size());
+  const absl::StatusOr<FileLock> lock = LockFileOf(path);
+  if (!lock.ok()) return WithContext(lock.status(), StrCat("--", flag));
   DEEPPCR_RETURN_IF_ERROR(MakeWay(flag, path, address));
   const int socket_fd = socket(AF_UNIX, kFlags, 0);
   if (socket_fd < 0)
@@ -149,11 +169,15 @@ Listener::Listener(Listener&& other) noexcept
       path_(std::exchange(other.path_, {})),
       inode_(other.inode_) {}
 
-Listener::~Listener() {
-  // Another server may have put its own there since.
+// Another server may have put its own there since, if it found nobody that listens.
+void Listener::RemoveFile() const {
+  const absl::StatusOr<FileLock> lock = LockFileOf(path_);
   struct stat status = {};
-  if (!path_.empty() && lstat(path_.c_str(), &status) == 0 && status.st_ino == inode_)
-    unlink(path_.c_str());
+  if (lstat(path_.c_str(), &status) == 0 && status.st_ino == inode_) unlink(path_.c_str());
+}
+
+Listener::~Listener() {
+  if (!path_.empty()) RemoveFile();
   for (const int socket_fd : sockets_) close(socket_fd);
 }
 

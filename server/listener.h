@@ -21,8 +21,10 @@ class Listener {
  public:
   // address: host:port, port 0 for a free one, or unix:FILE, in place of a socket that an earlier
   // server has left there. `flag` is named in errors. Sockets do not block, and are not inherited.
+  // Of servers that start at one moment with one file, one has it.
   // Errors: kUnavailable for an address that is taken, unknown or not this machine's;
-  // kInvalidArgument for a path that is too long for an address, or holds something else.
+  // kInvalidArgument for a path that is too long for an address, or holds something else; those of
+  // FileLock for FILE.lock, which is held meanwhile.
   static absl::StatusOr<Listener> Open(std::string_view flag, const std::string& address,
                                        SocketMode mode = SocketMode::kOfFiles);
 
@@ -37,6 +39,7 @@ class Listener {
   Listener() = default;
   absl::Status OpenFile(std::string_view flag, const std::string& path, SocketMode mode);
   absl::Status OpenPort(std::string_view flag, const std::string& address);
+  void RemoveFile() const;
 
   std::vector<int> sockets_;
   int port_ = 0;

@@ -129,6 +129,7 @@ int Serve(const deeppcr::ServerConfig& config) {
   logger.Log(LogLevel::kInfo, "configuration",
              {{"flags", settings},
               {"cores", int64_t{deeppcr::AvailableCores()}},
+              {"workers", int64_t{deeppcr::ResolvedWorkers(config)}},
               {"memory_limit", deeppcr::ReadControlGroup().bytes.value_or(-1)}});
   logger.Log(LogLevel::kInfo, "backend",
              {{"backend", (*engine)->backend()},

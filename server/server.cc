@@ -10,13 +10,11 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <set>
 #include <thread>
 #include <utility>
 
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
-#include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/resource_quota.h"
 #include "kernels/base/control_group.h"
 #include "kernels/base/status_macros.h"
@@ -287,7 +285,6 @@ absl::StatusOr<int> Server::AddDoor(std::string_view flag, const std::string& ad
 }
 
 absl::Status Server::StartGrpc(const std::shared_ptr<grpc::ServerCredentials>& credentials) {
-  grpc::EnableDefaultHealthCheckService(true);
   if (config_.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetLimits(config_, builder);
@@ -302,12 +299,12 @@ absl::Status Server::StartGrpc(const std::shared_ptr<grpc::ServerCredentials>& c
     DEEPPCR_RETURN_IF_ERROR(AddDoor("admin_listen", StrCat(kUnixScheme, config_.admin_listen),
                                     SocketMode::kPrivate, MakeAdminCredentials(), builder)
                                 .status());
+  builder.RegisterService(&health_);
   builder.RegisterService(&service_);
   builder.RegisterService(&v2_service_);
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) return absl::UnavailableError("gRPC does not start; its log says why");
-  grpc_->GetHealthCheckService()->SetServingStatus("", false);
-  grpc_->GetHealthCheckService()->SetServingStatus(kLiveness, true);
+  health_.Publish({{"", false}, {kLiveness, true}});
   return acceptor_.Start();
 }
 
@@ -321,7 +318,7 @@ absl::Status Server::StartRest() {
   DEEPPCR_ASSIGN_OR_RETURN(rest_, RestServer::Start(rest_listener_->sockets(),
                                                     grpc_->InProcessChannel(arguments), authorizer_,
                                                     {.max_body_bytes = config_.max_message_bytes,
-                                                     .max_held_bytes = config_.max_queue_bytes / 4,
+                                                     .max_held_bytes = RestBodiesBytes(config_),
                                                      .body_seconds = config_.reply_seconds}));
   return absl::OkStatus();
 }
@@ -329,32 +326,29 @@ absl::Status Server::StartRest() {
 void Server::UpdateHealth() {
   // Without the lock an older view of the models could be published over a newer one.
   std::lock_guard<std::mutex> lock(health_mutex_);
-  grpc::HealthCheckServiceInterface* health = grpc_->GetHealthCheckService();
   const bool leaving = context_.leaving.load();
-  std::set<std::string> serving;
-  std::set<std::string> known;
+  HealthService::Statuses statuses;
   int64_t num_ready = 0, num_failed = 0;
   std::vector<std::shared_ptr<ServedModel>> served;
   for (const ModelStatus& status : store_.List()) {
-    known.insert(status.name);
     num_ready += status.model != nullptr ? 1 : 0;
     num_failed += status.state == ModelState::kFailed ? 1 : 0;
-    if (status.model != nullptr && !leaving) serving.insert(status.name);
+    bool& serves = statuses[status.name];
+    serves = serves || (status.model != nullptr && !leaving);
     if (status.model != nullptr) served.push_back(status.model);
   }
   trajectories_.KeepOnly(served);
   for (const auto& model : served)
     model->metrics->queue_capacity->Set(
         static_cast<double>(OptionsFor(*model, context_.schedule).max_queue_samples));
-  // A model of that name would speak for the process.
-  known.erase(kLiveness);
-  for (const std::string& name : known) health->SetServingStatus(name, serving.contains(name));
   const bool ready = Ready();
   metrics_.SetModels(num_ready, num_failed);
   metrics_.SetReady(ready);
-  health->SetServingStatus("", ready);
-  health->SetServingStatus(v1::DeepPcr::service_full_name(), ready);
-  health->SetServingStatus(V2::service_full_name(), ready);
+  for (const char* name : {"", v1::DeepPcr::service_full_name(), V2::service_full_name()})
+    statuses[name] = ready;
+  // Whatever a model of that name says.
+  statuses[std::string(kLiveness)] = alive_.load();
+  health_.Publish(std::move(statuses));
 }
 
 std::vector<std::string> Server::Stuck() const {
@@ -380,8 +374,8 @@ void Server::LookAround() {
   if (config_.model_control == "poll") Poll();
   const std::vector<std::string> stuck = Stuck();
   const bool alive = stuck.empty();
-  if (std::exchange(alive_, alive) == alive) return;
-  grpc_->GetHealthCheckService()->SetServingStatus(kLiveness, alive);
+  if (alive_.exchange(alive) == alive) return;
+  UpdateHealth();
   logger_.Log(alive ? LogLevel::kInfo : LogLevel::kError, alive ? "alive_again" : "stuck",
               {{"reason", alive ? std::string() : stuck.front()}});
 }
@@ -444,12 +438,17 @@ Server::DrainResult Server::Drain(const std::function<bool()>& hurry) {
   ticker_.reset();
   context_.leaving.store(true);
   UpdateHealth();
-  const auto resume = Clock::now() + std::chrono::duration<double>(config_.drain_pause_seconds);
-  while (Clock::now() < resume && !hurry()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  context_.draining.store(true);
+  const auto pause = [&](double seconds) {
+    const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+    while (Clock::now() < end && !hurry())
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  };
+  // Connections whose age ends in the second half go elsewhere, whatever their clients heed: gRPC
+  // tells them to go while it still takes their calls.
+  pause(config_.drain_pause_seconds / 2);
   acceptor_.Stop();
+  pause(config_.drain_pause_seconds / 2);
+  context_.draining.store(true);
 
   batcher_.Flush();
   store_.Stop();

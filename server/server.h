@@ -27,6 +27,7 @@
 #include "server/observe/log.h"
 #include "server/rest/rest_server.h"
 #include "server/rpc/authorizer.h"
+#include "server/rpc/health_service.h"
 #include "server/rpc/service.h"
 #include "server/rpc/v2/service.h"
 #include "server/schedule/ticker.h"
@@ -66,7 +67,7 @@ class Server {
     kStuck,   // some ignored their cancellation: destroying the server could hang
   };
   // Drains in steps: not ready, pause, refuse new calls, wait for calls in progress, cancel those
-  // that are left. Listens no more from the end of the pause on. hurry: polled; true ends the
+  // that are left. Listens no more from the middle of the pause on. hurry: polled; true ends the
   // waits.
   DrainResult Drain(const std::function<bool()>& hurry);
 
@@ -110,6 +111,7 @@ class Server {
   Authorizer authorizer_;
   const std::unique_ptr<Tracer> tracer_;
   ServiceContext context_;
+  HealthService health_;  // outlives grpc_
   DeepPcrService service_;
   V2Service v2_service_;
   std::unique_ptr<TlsFiles> tls_files_;    // outlives grpc_; null without TLS
@@ -121,10 +123,10 @@ class Server {
   int grpc_port_ = 0;
   int http_port_ = 0;
   std::mutex health_mutex_;  // one UpdateHealth at a time
+  std::atomic<bool> alive_{true};
   bool drained_ = false;
   FileWatch token_watch_;    // LookAround's, as are the next two
   absl::Status tls_status_;  // of the last look at the files of TLS
-  bool alive_ = true;
   std::chrono::steady_clock::time_point next_poll_;
   std::atomic<bool> polling_{false};  // a look waits for the loader, or is made
   std::unique_ptr<Ticker> ticker_;    // calls LookAround

@@ -5,14 +5,25 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/string_view.h"
 #include "kernels/base/strings.h"
 
 namespace deeppcr {
 
+// The error with another message; what else it carries stays.
+inline absl::Status Rephrased(const absl::Status& status, std::string_view message) {
+  absl::Status rephrased(status.code(), ToAbsl(message));
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
+    rephrased.SetPayload(url, payload);
+  });
+  return rephrased;
+}
+
 // Puts "<context>: ", e.g. the name of the file, before the message of an error. OK stays OK.
 inline absl::Status WithContext(const absl::Status& status, std::string_view context) {
   if (status.ok()) return status;
-  return absl::Status(status.code(), StrCat(context, ": ", status.message()));
+  return Rephrased(status, StrCat(context, ": ", status.message()));
 }
 
 }  // namespace deeppcr

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/base/file.h"
+#include "kernels/base/never_fits.h"
 #include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -190,9 +191,9 @@ absl::Status CheckTimeCost(const Model& model, int64_t steps) {
   const double products =
       CostOf(*model.diffusion.program, program::kOnTime) * static_cast<double>(steps);
   if (products <= kMaxTableProducts) return absl::OkStatus();
-  return ResourceExhausted("num_inference_steps: what ", kDenoiserFile,
-                           " computes from the time takes ", products, " products for ", steps,
-                           " steps; ", kMaxTableProducts, " are allowed");
+  return NeverFits("num_inference_steps: what ", kDenoiserFile, " computes from the time takes ",
+                   products, " products for ", steps, " steps; ", kMaxTableProducts,
+                   " are allowed");
 }
 
 absl::Status CheckLookups(const Model& model, std::span<const ReverseStep> steps,

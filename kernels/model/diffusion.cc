@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/never_fits.h"
 #include "kernels/base/shape.h"
 #include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
@@ -231,8 +232,8 @@ absl::Status LoadDiffusionScheduler(const ModelLimits& limits, Model& model) {
   model.max_num_steps = MostSteps(model, limits, bytes_per_step);
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t bytes, CheckedProduct({steps, bytes_per_step}));
   if (bytes <= limits.max_weights_bytes) return absl::OkStatus();
-  return ResourceExhausted("num_inference_steps: the time embeddings of ", steps, " steps take ",
-                           bytes, " bytes; ", limits.max_weights_bytes, " are allowed");
+  return NeverFits("num_inference_steps: the time embeddings of ", steps, " steps take ", bytes,
+                   " bytes; ", limits.max_weights_bytes, " are allowed");
 }
 
 namespace {

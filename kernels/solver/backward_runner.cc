@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/base/finite.h"
+#include "kernels/base/never_fits.h"
 #include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -61,9 +62,8 @@ absl::StatusOr<BackwardLimits> ChooseBackwardLimits(const System& system, int64_
     }
   }
   if (fits()) return limits;
-  return ResourceExhausted("backward pass: ", system.BackwardSpaceBytes(limits),
-                           " bytes wanted per thread, ", max_bytes,
-                           " allowed (raise max_workspace_bytes)");
+  return NeverFits("backward pass: ", system.BackwardSpaceBytes(limits),
+                   " bytes wanted per thread, ", max_bytes, " allowed (raise max_workspace_bytes)");
 }
 
 // One call of Run, seen as a loop over groups: samples of one item, with a part of its columns.

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/never_fits.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 
@@ -265,9 +266,9 @@ absl::Status DecodeControls(const v1::GenerationInput& message, const ModelInfo&
   DEEPPCR_RETURN_IF_ERROR(DecodeKnown(message, info, input));
   DEEPPCR_RETURN_IF_ERROR(DecodeBounds(message, info, input));
   if (!input->system.plain() && info.max_inference_steps == 0)
-    return ResourceExhausted(input->names.settings, FieldOf(input->system),
-                             ": the model's server has no memory for such systems; raise its "
-                             "--max_unplanned_bytes");
+    return NeverFits(input->names.settings, FieldOf(input->system),
+                     ": the model's server has no memory for such systems; raise its "
+                     "--max_unplanned_bytes");
   return CountMade(info, input);
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_join.h"
 #include "kernels/base/losses.h"
+#include "kernels/base/never_fits.h"
 #include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -193,8 +194,8 @@ absl::Status CountBytes(const ModelInfo& info, int64_t max_message_bytes,
     DEEPPCR_RETURN_IF_ERROR(AddBytes({rows, steps, info.sample_dim()}, reply));
   DEEPPCR_RETURN_IF_ERROR(AddBytes({n, kBackwardFloats}, reply));
   if (*reply > max_message_bytes)
-    return ResourceExhausted("the reply would have ", *reply, " bytes; the limit is ",
-                             max_message_bytes, ". Ask for fewer samples, cotangents or gradients");
+    return NeverFits("the reply would have ", *reply, " bytes; the limit is ", max_message_bytes,
+                     ". Ask for fewer samples, cotangents or gradients");
   if (input.loss != v1::LOSS_UNSPECIFIED)
     DEEPPCR_RETURN_IF_ERROR(AddBytes({n, info.output_dim}, scratch));
   const int64_t inputs = VariedInputDim(info, *solve);

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
+#include "kernels/base/never_fits.h"
 #include "kernels/base/shape.h"
+#include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "server/codec/generation_codec.h"
@@ -123,9 +125,8 @@ absl::Status DecodeOptions(const v1::SolverOptions& message, const ModelInfo& in
 
 absl::Status CheckReplyBytes(int64_t bytes, int64_t max_message_bytes) {
   if (bytes <= max_message_bytes) return absl::OkStatus();
-  return ResourceExhausted("the reply would have ", bytes, " bytes; the limit is ",
-                           max_message_bytes,
-                           ". Ask for fewer samples, or without return_trajectory");
+  return NeverFits("the reply would have ", bytes, " bytes; the limit is ", max_message_bytes,
+                   ". Ask for fewer samples, or without return_trajectory");
 }
 
 absl::StatusOr<int64_t> ReplyBytes(const SolveInput& input, const ModelInfo& info) {
@@ -331,11 +332,11 @@ absl::Status AboutSteps(const FieldNames& names, const SystemKey& wanted,
   for (const std::string_view field :
        {"num_inference_steps", "first_step", "guidance_scale", "known_elements"})
     if (message.starts_with(StrCat(field, ": ")))
-      return absl::Status(status.code(), StrCat(about(field).Text(), message.substr(field.size())));
+      return Rephrased(status, StrCat(about(field).Text(), message.substr(field.size())));
   // A schedule fails for a number of steps, and memory for what is asked beside it.
   const std::string_view field =
       absl::IsInvalidArgument(status) ? "num_inference_steps" : FieldOf(wanted);
-  return absl::Status(status.code(), StrCat(about(field).Text(), ": ", message));
+  return Rephrased(status, StrCat(about(field).Text(), ": ", message));
 }
 
 absl::Status CheckFinite(const SolveInput& input) {

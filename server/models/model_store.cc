@@ -336,6 +336,7 @@ void ModelStore::Erase(const std::string& name, int64_t version) {
 absl::Status ModelStore::Unload(const std::string& name, int64_t version) {
   DEEPPCR_RETURN_IF_ERROR(CheckModelName(name));
   std::vector<std::weak_ptr<ServedModel>> withdrawn;
+  std::vector<int64_t> versions;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     // A name that the scan refused holds nothing but its place in the list.
@@ -343,7 +344,11 @@ absl::Status ModelStore::Unload(const std::string& name, int64_t version) {
     const auto found = models_.find(name);
     const bool known = found != models_.end() && (version == 0 || found->second.contains(version));
     if (!known && !refused) return NotFound(name, version);
-    if (known) withdrawn = Withdraw(found->second, version);
+    if (known) {
+      for (const auto& [each, entry] : found->second)
+        if (version == 0 || each == version) versions.push_back(each);
+      withdrawn = Withdraw(found->second, version);
+    }
   }
   Notify();
   const Clock::time_point patience = Clock::now() + options_.unload_patience;
@@ -353,8 +358,10 @@ absl::Status ModelStore::Unload(const std::string& name, int64_t version) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   Erase(name, version);
+  Notify();
   GiveFreedMemoryBack();
-  logger_.Log(LogLevel::kInfo, "model_unloaded", {{"model", name}, {"version", version}});
+  for (const int64_t each : versions)
+    logger_.Log(LogLevel::kInfo, "model_unloaded", {{"model", name}, {"version", each}});
   return absl::OkStatus();
 }
 

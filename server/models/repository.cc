@@ -44,6 +44,11 @@ bool IsFolder(const fs::path& path) {
   return fs::is_directory(fs::symlink_status(path, ignored));
 }
 
+bool HoldsConfig(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(fs::symlink_status(folder / "config.json", ignored));
+}
+
 // An entry that is not a plain file may be a version: a link to one is refused by name later on.
 bool MayBeVersion(const fs::path& path) {
   std::error_code ignored;
@@ -102,10 +107,7 @@ fs::file_status Repository::StatusOf(const std::string& name, std::error_code& e
 }
 
 // True if the folder of the one model is its version 1.
-bool Repository::IsFlat() const {
-  std::error_code ignored;
-  return !only_.empty() && fs::exists(fs::symlink_status(folder_ / "config.json", ignored));
-}
+bool Repository::IsFlat() const { return !only_.empty() && HoldsConfig(folder_); }
 
 absl::Status Repository::CheckModel(const std::string& name) const {
   const std::string what = StrCat("model '", name, "'");
@@ -117,16 +119,22 @@ absl::Status Repository::CheckModel(const std::string& name) const {
 
 absl::StatusOr<std::vector<int64_t>> Repository::VersionsOf(const std::string& name) const {
   DEEPPCR_RETURN_IF_ERROR(CheckModel(name));
-  if (IsFlat()) return std::vector<int64_t>{1};
+  const bool is_flat = IsFlat();
   const std::string what = StrCat("model '", name, "'");
   const fs::path directory = FolderOf(name);
   std::error_code error;
   std::vector<int64_t> versions;
   for (const std::string& entry : EntriesOf(directory, error)) {
     const int64_t version = ParseVersion(entry);
-    if (version > 0 && MayBeVersion(directory / entry)) versions.push_back(version);
+    if (version <= 0 || !MayBeVersion(directory / entry)) continue;
+    if (is_flat && !HoldsConfig(directory / entry)) continue;
+    if (is_flat && version == 1)
+      return absl::FailedPreconditionError(
+          StrCat(what, ": both config.json and the folder 1 would be its version 1"));
+    versions.push_back(version);
   }
   if (error) return CannotRead(what, error);
+  if (is_flat) versions.push_back(1);
   std::sort(versions.begin(), versions.end());
   if (!versions.empty()) return versions;
   return absl::NotFoundError(StrCat(what, " has no version in the repository: ",

@@ -96,16 +96,37 @@ struct GpuStatistics::Library {
   std::vector<Gpu> gpus;
 };
 
-std::unique_ptr<GpuStatistics> GpuStatistics::Open(const std::string& library) {
-  auto loaded = std::make_unique<Library>();
-  if (!loaded->Load(library)) return nullptr;
-  return std::unique_ptr<GpuStatistics>(new GpuStatistics(std::move(loaded)));
+std::unique_ptr<GpuStatistics> GpuStatistics::Open(Options options) {
+  auto library = std::make_unique<Library>();
+  if (!library->Load(options.library)) return nullptr;
+  return std::unique_ptr<GpuStatistics>(new GpuStatistics(std::move(options), std::move(library)));
 }
 
-GpuStatistics::GpuStatistics(std::unique_ptr<Library> library) : library_(std::move(library)) {}
+GpuStatistics::GpuStatistics(Options options, std::unique_ptr<Library> library)
+    : options_(std::move(options)),
+      library_(std::move(library)),
+      asked_(Clock::now()),
+      thread_([this](const std::stop_token& stop) { Run(stop); }) {}
+
 GpuStatistics::~GpuStatistics() = default;
 
-std::vector<prometheus::MetricFamily> GpuStatistics::Collect() const {
+void GpuStatistics::Run(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    const Clock::time_point now = Clock::now();
+    Families families = Ask();
+    std::unique_lock lock(mutex_);
+    last_ = std::move(families);
+    asked_ = now;
+    woken_.wait_for(lock, stop, options_.period, [] { return false; });
+  }
+}
+
+GpuStatistics::Families GpuStatistics::Collect() const {
+  const std::lock_guard lock(mutex_);
+  return Clock::now() - asked_ > options_.max_age ? Families() : last_;
+}
+
+GpuStatistics::Families GpuStatistics::Ask() const {
   prometheus::MetricFamily utilization =
       Family("nv_gpu_utilization", "Share of time that kernels ran, in [0, 1].");
   prometheus::MetricFamily power = Family("nv_gpu_power_usage", "Power of the GPU in watts.");

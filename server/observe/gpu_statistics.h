@@ -2,8 +2,13 @@
 #ifndef DEEPPCR_SERVER_OBSERVE_GPU_STATISTICS_H_
 #define DEEPPCR_SERVER_OBSERVE_GPU_STATISTICS_H_
 
+#include <chrono>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "prometheus/collectable.h"
@@ -17,11 +22,17 @@ namespace deeppcr {
 //   nv_gpu_power_usage         watts
 //   nv_gpu_memory_total_bytes, nv_gpu_memory_used_bytes
 //   deeppcr_gpu_clock_hertz    label clock: sm, memory
-// Thread-safe.
+// A thread of its own asks the driver, which may take its time, or never answer: whoever collects
+// gets what it last said, and nothing once that is old. Thread-safe.
 class GpuStatistics : public prometheus::Collectable {
  public:
+  struct Options {
+    std::string library = "libnvidia-ml.so.1";
+    std::chrono::milliseconds period{1000};
+    std::chrono::milliseconds max_age{10000};
+  };
   // Null where there is no such library, or no GPU.
-  static std::unique_ptr<GpuStatistics> Open(const std::string& library = "libnvidia-ml.so.1");
+  static std::unique_ptr<GpuStatistics> Open(Options options);
   ~GpuStatistics() override;
   GpuStatistics(const GpuStatistics&) = delete;
   GpuStatistics& operator=(const GpuStatistics&) = delete;
@@ -29,10 +40,21 @@ class GpuStatistics : public prometheus::Collectable {
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
+  using Clock = std::chrono::steady_clock;
+  using Families = std::vector<prometheus::MetricFamily>;
   struct Library;
-  explicit GpuStatistics(std::unique_ptr<Library> library);
+  GpuStatistics(Options options, std::unique_ptr<Library> library);
 
+  Families Ask() const;
+  void Run(const std::stop_token& stop);
+
+  const Options options_;
   const std::unique_ptr<Library> library_;
+  mutable std::mutex mutex_;
+  std::condition_variable_any woken_;
+  Families last_;            // guarded by mutex_, as is the next one
+  Clock::time_point asked_;  // when the driver was asked for it
+  std::jthread thread_;
 };
 
 }  // namespace deeppcr

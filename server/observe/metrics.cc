@@ -163,7 +163,7 @@ Metrics::Metrics(std::vector<std::string> solvers, std::string_view version,
                  std::string_view device, std::string_view backend)
     : solvers_(std::move(solvers)),
       process_(std::make_unique<ProcessStatistics>()),
-      gpus_(backend == "cuda" ? GpuStatistics::Open() : nullptr),
+      gpus_(backend == "cuda" ? GpuStatistics::Open({}) : nullptr),
       request_(Register(BuildHistogram(), registry_, "request_duration_seconds",
                         "From the arrival of a request to its reply.")),
       queue_(Register(BuildHistogram(), registry_, "queue_duration_seconds", "Wait for a worker.")),

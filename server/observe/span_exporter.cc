@@ -26,6 +26,7 @@ constexpr size_t kMaxWaitingBytes = size_t{4} << 20;
 // Collectors take messages of a few megabytes.
 constexpr size_t kBatchBytes = size_t{1} << 20;
 constexpr milliseconds kFirstPause{500}, kPatience{1000};
+constexpr std::chrono::seconds kMostPause{30};
 constexpr int kAttempts = 4;
 constexpr long kConnectMilliseconds = 5000, kSendMilliseconds = 10000;
 constexpr size_t kMaxReplyBytes = size_t{64} << 10;
@@ -174,8 +175,16 @@ class SpanExporter::Sender {
       int64_t rejected = 0;
       const Outcome outcome = Post(message, rejected, why);
       if (outcome == Outcome::kTaken) return std::clamp<int64_t>(rejected, 0, count);
-      if (outcome == Outcome::kRefused || attempt == kAttempts || !Pause(pause)) return count;
+      if (outcome == Outcome::kRefused || attempt == kAttempts) return count;
+      if (!Pause(std::max(pause, AskedPause()))) return count;
     }
+  }
+
+  // The pause that the last reply asked for by Retry-After, or none; at most kMostPause.
+  milliseconds AskedPause() const {
+    curl_off_t seconds = 0;
+    curl_easy_getinfo(handle_.get(), CURLINFO_RETRY_AFTER, &seconds);
+    return std::chrono::seconds(std::clamp<curl_off_t>(seconds, 0, kMostPause.count()));
   }
 
   // False if the exporter leaves.

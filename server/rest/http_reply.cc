@@ -8,6 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "kernels/base/strings.h"
+#include "server/rpc/grpc_status.h"
 
 namespace deeppcr {
 namespace {
@@ -63,6 +64,7 @@ HttpReply ErrorReply(const grpc::Status& status, const grpc::ClientContext& rpc)
       absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message()));
   for (const auto& [key, value] : rpc.GetServerTrailingMetadata()) {
     const std::string name(key.data(), key.size()), text(value.data(), value.size());
+    if (name == kRetryPushback && text.starts_with('-')) reply.code = MHD_HTTP_CONTENT_TOO_LARGE;
     if (!name.starts_with("deeppcr-")) continue;
     reply.headers.emplace_back(name, text);
     double seconds = 0;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "kernels/base/control_group.h"
 #include "kernels/base/json.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -104,7 +105,7 @@ struct RestServer::Exchange {
   MHD_Connection* connection = nullptr;
   Clock::time_point begun = Clock::now();
   Route route;
-  std::string authorization, traceparent;  // headers
+  std::string authorization, traceparent, request_id;  // headers
   std::optional<int64_t> json_bytes;
   std::string body;
   int64_t held_bytes = 0;
@@ -123,7 +124,7 @@ absl::StatusOr<std::unique_ptr<RestServer>> RestServer::Start(
     std::span<const int> sockets, std::shared_ptr<grpc::Channel> channel,
     const Authorizer& authorizer, const RestOptions& options) {
   std::unique_ptr<RestServer> server(new RestServer(std::move(channel), authorizer, options));
-  const unsigned threads = std::clamp(std::thread::hardware_concurrency() / 4, 2u, 8u);
+  const unsigned threads = static_cast<unsigned>(std::clamp(AvailableCores() / 4, 2, 8));
   for (const int socket_fd : sockets) {
     MHD_Daemon* const daemon = MHD_start_daemon(
         MHD_USE_POLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, nullptr,
@@ -232,7 +233,8 @@ absl::Status RestServer::CheckHeaders(MHD_Connection* connection, Exchange& exch
   if (lengths > 1) return InvalidArgument("expected one Content-Length or Transfer-Encoding");
   for (const auto& [name, value] :
        {std::pair{MHD_HTTP_HEADER_AUTHORIZATION, &exchange.authorization},
-        std::pair{"traceparent", &exchange.traceparent}}) {
+        std::pair{"traceparent", &exchange.traceparent},
+        std::pair{"x-request-id", &exchange.request_id}}) {
     *value = HeaderOf(connection, name);
     const bool plain = std::ranges::all_of(*value, [](char c) { return c >= 0x20 && c <= 0x7e; });
     if (!plain) return InvalidArgument(name, ": expected printable ASCII");
@@ -303,9 +305,10 @@ absl::Status RestServer::Send(Exchange& exchange, Method method, Request request
   };
   const auto messages = std::make_shared<Messages>();
   messages->request = std::move(request);
-  if (!exchange.authorization.empty())
-    messages->rpc.AddMetadata("authorization", exchange.authorization);
-  if (!exchange.traceparent.empty()) messages->rpc.AddMetadata("traceparent", exchange.traceparent);
+  for (const auto& [name, value] : {std::pair{"authorization", &exchange.authorization},
+                                    std::pair{"traceparent", &exchange.traceparent},
+                                    std::pair{"x-request-id", &exchange.request_id}})
+    if (!value->empty()) messages->rpc.AddMetadata(name, *value);
   {
     const std::lock_guard lock(mutex_);
     if (leaving_) return absl::UnavailableError("the server is shutting down");

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "grpcpp/support/proto_buffer_reader.h"
+#include "kernels/base/never_fits.h"
 #include "kernels/base/strings.h"
 #include "server/codec/wire.h"
 #include "server/rpc/grpc_status.h"
@@ -84,11 +85,19 @@ void Call::LogAdministration(const absl::Status& status) const {
 
 absl::Status Call::Authorize() const { return CheckCaller(context_.authorizer, *rpc_, role_); }
 
-TraceParent Call::Trace() const {
+std::string_view Call::MetadataOf(const char* name) const {
   const auto& metadata = rpc_->client_metadata();
-  const auto found = metadata.find("traceparent");
+  const auto found = metadata.find(name);
   if (found == metadata.end()) return {};
-  return ParseTraceParent({found->second.data(), found->second.size()});
+  return {found->second.data(), found->second.size()};
+}
+
+TraceParent Call::Trace() const { return ParseTraceParent(MetadataOf("traceparent")); }
+
+std::string_view Call::RequestId() const {
+  if (!request_id_.empty()) return request_id_;
+  const std::string_view header = MetadataOf("x-request-id");
+  return CheckRequestId("", header).ok() ? header : std::string_view();
 }
 
 void Call::NoteTrace(const absl::Status& status) {
@@ -96,8 +105,9 @@ void Call::NoteTrace(const absl::Status& status) {
   if (absl::IsUnauthenticated(status)) return;  // unknown callers write no files
   const TraceParent trace = Trace();
   if (!context_.tracer.Sample(trace.sampled)) return;
-  note_ = std::make_unique<TraceNote>(TraceNote{request_id_, std::string(trace.trace_id),
-                                                std::string(trace.parent_id), status.code()});
+  note_ =
+      std::make_unique<TraceNote>(TraceNote{std::string(RequestId()), std::string(trace.trace_id),
+                                            std::string(trace.parent_id), status.code()});
 }
 
 // The stages of the call; one that was not computed in a batch has all its time in the first.
@@ -218,6 +228,12 @@ void Call::SendDepth(int64_t depth, double predicted_wait) {
   rpc_->AddTrailingMetadata("deeppcr-predicted-wait-seconds", StrCat(predicted_wait));
 }
 
+// Tells clients whose retry policy covers kResourceExhausted not to try what never fits again: gRPC
+// takes a pause below 0 for that.
+void Call::SendNeverFits() {
+  if (!responder_->in_turns()) rpc_->AddTrailingMetadata(std::string(kRetryPushback), "-1");
+}
+
 void Call::Complete(const absl::Status& status, const google::protobuf::Message* reply) {
   const bool replies = status.ok() && reply != nullptr;
   grpc::ByteBuffer bytes = replies ? Serialize(*reply) : grpc::ByteBuffer();
@@ -226,6 +242,7 @@ void Call::Complete(const absl::Status& status, const google::protobuf::Message*
   Observe(status, seconds);
   Log(status, seconds);
   NoteTrace(status);
+  if (IsNeverFits(status)) SendNeverFits();
   FreeRequest();
   const grpc::Status answer = ToGrpcStatus(status);
   const int64_t length = bytes.Valid() ? static_cast<int64_t>(bytes.Length()) : 0;
@@ -261,14 +278,15 @@ void Call::Log(const absl::Status& status, double seconds) const {
   Logger& logger = context_.logger;
   const std::string_view method = NameOf(method_);
   const std::string_view model = std::string_view(model_).substr(0, 128);
-  const std::string_view request_id = request_id_;
   if (!status.ok()) {
     logger.LogLimited(IsOurs(status.code()) ? LogLevel::kWarn : LogLevel::kInfo, "request_refused",
                       {{"method", method},
                        {"model", model},
                        {"version", version_},
-                       {"request_id", request_id},
+                       {"request_id", RequestId()},
                        {"trace_id", Trace().trace_id},
+                       {"client", client_ == nullptr ? std::string_view() : client_->name},
+                       {"peer", rpc_->peer()},
                        {"code", StatusCodeName(status.code())},
                        {"message", ToStd(status.message())}});
   }
@@ -278,7 +296,7 @@ void Call::Log(const absl::Status& status, double seconds) const {
       {"method", method},
       {"model", model},
       {"version", version_},
-      {"request_id", request_id},
+      {"request_id", RequestId()},
       {"trace_id", Trace().trace_id},
       {"code", StatusCodeName(status.code())},
       {"samples", num_samples_},

@@ -48,8 +48,8 @@ class Call : public CallEvents {
   // kInvalidArgument.
   template <typename Request>
   absl::Status Receive(Request* request) {
-    DEEPPCR_RETURN_IF_ERROR(Authorize());
     client_ = context_.authorizer.ClientOf(Header());
+    DEEPPCR_RETURN_IF_ERROR(Authorize());
     DEEPPCR_RETURN_IF_ERROR(Parse(request));
     if constexpr (requires { request->model(); }) {
       NoteModel(request->model());
@@ -79,6 +79,9 @@ class Call : public CallEvents {
     responder_->SetId(id);
     return absl::OkStatus();
   }
+  // The id of the request: its own, or that of its header x-request-id, as proxies give one. Looked
+  // for where it is shown only: gRPC makes a map of the metadata for whoever asks for it.
+  std::string_view RequestId() const;
   // Keeps a valid name for metrics and logs; an invalid one is refused where it is used.
   void NoteModel(const std::string& name) {
     if (CheckModelFields(name, 0).ok()) model_ = name;
@@ -123,7 +126,7 @@ class Call : public CallEvents {
   // Values for metrics and logs.
   std::string model_;
   int64_t version_ = 0;
-  std::string request_id_;
+  std::string request_id_;                       // as the request bears it
   std::shared_ptr<ModelMetrics> model_metrics_;  // keeps the series below
   const SolverSeries* series_ = nullptr;
   const StageSeries* stages_ = nullptr;        // set for calls that are computed in a batch
@@ -148,9 +151,11 @@ class Call : public CallEvents {
   };
 
   std::string_view Header() const;
+  std::string_view MetadataOf(const char* name) const;
   absl::Status Authorize() const;
   TraceParent Trace() const;
   void NoteTrace(const absl::Status& status);
+  void SendNeverFits();
   using Stages = std::array<RequestTrace::Stage, kStageNames.size()>;
   Stages StagesUntil(Clock::time_point end) const;
   void ReportStages() const;

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "kernels/base/never_fits.h"
 #include "kernels/base/strings.h"
 #include "server/codec/generation_controls.h"
 #include "server/codec/reply_codec.h"
@@ -35,8 +36,8 @@ absl::Status CompareCall::Admit() {
   const auto request_bytes = static_cast<int64_t>(request_.SpaceUsedLong());
   const SolveInput& solve = input_.request;
   if (const int64_t limit = context_.batcher.max_bytes(); solve.scratch_bytes > limit)
-    return ResourceExhausted("the noise and inputs that are made would have ", solve.scratch_bytes,
-                             " bytes; the limit is ", limit, ". Ask for fewer samples");
+    return NeverFits("the noise and inputs that are made would have ", solve.scratch_bytes,
+                     " bytes; the limit is ", limit, ". Ask for fewer samples");
   DEEPPCR_RETURN_IF_ERROR(HoldBytes(request_bytes + solve.reply_bytes + solve.scratch_bytes));
   // Solvers are compared on one backend.
   const LoadedModel& model = *served_->model;
@@ -98,9 +99,9 @@ absl::Status CompareCall::Compute(v1::CompareResponse* reply) {
   timings_.run.wall_seconds = SecondsSince(start);
   timings_.batch_samples = input_.request.num_samples;
   if (absl::IsDeadlineExceeded(rows.status()) && !Fired(&token_))
-    return ResourceExhausted("the comparison takes longer than the ", seconds,
-                             " seconds of this server's --compare_seconds; ask for fewer samples ",
-                             "or rows");
+    return NeverFits("the comparison takes longer than the ", seconds,
+                     " seconds of this server's --compare_seconds; ask for fewer samples ",
+                     "or rows");
   if (!rows.ok()) return rows.status();
   FillCompare(system_->plan(), input_, *rows, reply);
   return absl::OkStatus();

@@ -13,6 +13,9 @@ namespace deeppcr {
 // Longest message that goes on the wire; HTTP/2 trailers are small.
 inline constexpr size_t kMaxStatusMessageBytes = 1024;
 
+// The trailer that says when a retry may come, in milliseconds; below 0: never.
+inline constexpr std::string_view kRetryPushback = "grpc-retry-pushback-ms";
+
 // The one conversion between the two status types. The codes are the same; messages of more than
 // kMaxStatusMessageBytes are cut, never inside a UTF-8 sequence, and end in "...".
 grpc::Status ToGrpcStatus(const absl::Status& status);

@@ -4,6 +4,7 @@
 #include <array>
 #include <string>
 
+#include "kernels/base/status_context.h"
 #include "kernels/base/strings.h"
 
 namespace deeppcr {
@@ -31,7 +32,7 @@ std::string FallbackReasons(std::span<const SampleReport> reports) {
 }  // namespace
 
 absl::Status InField(std::string_view field, const absl::Status& status) {
-  return absl::Status(status.code(), StrCat(field, ".", ToStd(status.message())));
+  return Rephrased(status, StrCat(field, ".", ToStd(status.message())));
 }
 
 bool IsShort(const Plan& plan, const ResolvedOptions& options, int64_t samples, int64_t bytes) {
@@ -48,7 +49,7 @@ double ExpectedSeconds(const Plan& plan, const ResolvedOptions& options, int64_t
 }
 
 void ObserveReports(std::span<const SampleReport> reports, const ServedModel& model,
-                    std::string_view solver, std::string_view request_id,
+                    std::string_view solver, absl::FunctionRef<std::string_view()> request_id,
                     const SolverSeries& series, Logger& logger) {
   int64_t fallbacks = 0, unconverged = 0;
   for (const SampleReport& report : reports) {
@@ -70,7 +71,7 @@ void ObserveReports(std::span<const SampleReport> reports, const ServedModel& mo
                      {"samples", fallbacks},
                      {"reasons", reasons},
                      {"unconverged", unconverged},
-                     {"request_id", request_id}});
+                     {"request_id", request_id()}});
 }
 
 }  // namespace deeppcr

@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "google/protobuf/arena.h"
+#include "kernels/base/never_fits.h"
 #include "server/codec/generation_controls.h"
 #include "server/codec/reply_codec.h"
 #include "server/rpc/call.h"
@@ -36,7 +38,7 @@ double ExpectedSeconds(const Plan& plan, const ResolvedOptions& options, int64_t
 
 // Counts what the samples cost, and logs those that fell back.
 void ObserveReports(std::span<const SampleReport> reports, const ServedModel& model,
-                    std::string_view solver, std::string_view request_id,
+                    std::string_view solver, absl::FunctionRef<std::string_view()> request_id,
                     const SolverSeries& series, Logger& logger);
 
 // One call of one method. `M` has
@@ -116,7 +118,9 @@ class SolveCall final : public Call,
     if (status.ok() && input_.keeps_trajectory) status = Keep();
     if (!status.ok()) return End(status);
     PutIntoBounds(input_.controls, run_item.outputs);
-    ObserveReports(Solved(), *model, options.solver, request_id_, *series_, context_.logger);
+    ObserveReports(
+        Solved(), *model, options.solver, [this] { return RequestId(); }, *series_,
+        context_.logger);
     FillSolveReport(*this, Solved(), timings, method_.report());
     if constexpr (kGoesBack) {
       if (goes_back_) method_.FillBack(*back, timings.back_seconds);
@@ -193,8 +197,8 @@ class SolveCall final : public Call,
     const int64_t kept =
         TrajectoryStore::BytesOf(input_.Samples(), StatesOf(loaded.info())) + input_.made_bytes;
     if (kept <= limit) return absl::OkStatus();
-    return ResourceExhausted(field.Text(), ": the trajectory would take ", kept,
-                             " bytes; the limit is ", limit, ". Ask for fewer samples");
+    return NeverFits(field.Text(), ": the trajectory would take ", kept, " bytes; the limit is ",
+                     limit, ". Ask for fewer samples");
   }
 
   // Keeps the states of the solve, where all of them have a gradient.
@@ -271,8 +275,8 @@ class SolveCall final : public Call,
   absl::Status CheckScratch() const {
     const int64_t limit = context_.batcher.max_bytes();
     if (input_.scratch_bytes <= limit) return absl::OkStatus();
-    return ResourceExhausted("the states of the solve would have ", input_.scratch_bytes,
-                             " bytes; the limit is ", limit, ". Ask for fewer samples");
+    return NeverFits("the states of the solve would have ", input_.scratch_bytes,
+                     " bytes; the limit is ", limit, ". Ask for fewer samples");
   }
 
   int64_t Bytes() const { return request_bytes_ + input_.reply_bytes + input_.scratch_bytes; }

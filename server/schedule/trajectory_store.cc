@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "kernels/base/never_fits.h"
 #include "kernels/base/sha256.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -65,8 +66,7 @@ int64_t TrajectoryStore::BytesOf(const SampleInputs& samples, int64_t state_valu
 absl::StatusOr<std::string> TrajectoryStore::Keep(KeptTrajectory trajectory) {
   const int64_t bytes = BytesOf(trajectory.samples.View(), std::ssize(trajectory.states));
   if (bytes > options_.max_bytes)
-    return ResourceExhausted("the trajectory has ", bytes, " bytes; the limit is ",
-                             options_.max_bytes);
+    return NeverFits("the trajectory has ", bytes, " bytes; the limit is ", options_.max_bytes);
   DEEPPCR_ASSIGN_OR_RETURN(std::string handle, NewHandle());
   DEEPPCR_ASSIGN_OR_RETURN(std::string digest, Sha256Hex(handle));
   Entry entry = {.digest = std::move(digest),

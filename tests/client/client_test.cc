@@ -203,6 +203,9 @@ TEST(ClientTest, EveryCallHasATraceOfItsOwn) {
     if (found == context->client_metadata().end()) return grpc::Status::OK;
     last = std::string(found->second.data(), found->second.size());
     traces.insert(last);
+    const auto id = context->client_metadata().find("x-request-id");
+    EXPECT_TRUE(id != context->client_metadata().end() &&
+                std::string(id->second.data(), id->second.size()) == last.substr(3, 32));
     return traces.size() == 8 ? grpc::Status(grpc::StatusCode::ABORTED, "why") : grpc::Status::OK;
   };
   absl::Status status;

@@ -18,6 +18,7 @@ DEPLOY = ROOT / 'deploy'
 COMPOSE = yaml.safe_load((DEPLOY / 'compose.yaml').read_text())
 DASHBOARDS = sorted((DEPLOY / 'grafana/dashboards').glob('*.json'))
 PROMTOOL = shutil.which('promtool')
+AMTOOL = shutil.which('amtool')
 
 
 def seconds(text):
@@ -78,7 +79,7 @@ def promtool(*arguments, **options):
 class ComposeTest(unittest.TestCase):
 
     def test_every_service_is_hardened(self):
-        self.assertEqual(set(COMPOSE['services']), {'server', 'prometheus', 'grafana'})
+        self.assertEqual(set(COMPOSE['services']), {'server', 'prometheus', 'alertmanager', 'grafana'})
         for name, service in COMPOSE['services'].items():
             with self.subTest(name):
                 self.assertEqual(service['cap_drop'], ['ALL'])
@@ -116,6 +117,11 @@ class ComposeTest(unittest.TestCase):
                     for flag in ('drain_seconds', 'drain_pause_seconds'))
         self.assertGreater(drain, 0)
         self.assertGreater(seconds(service['stop_grace_period']), drain + 5)
+
+    def test_monitoring_does_not_wait_for_what_it_tells_of(self):
+        """A server that a model keeps from being ready is when its metrics are wanted."""
+        waits = COMPOSE['services']['prometheus']['depends_on']['server']['condition']
+        self.assertEqual(waits, 'service_started')
 
     def test_build_context_is_the_repository(self):
         build = COMPOSE['services']['server']['build']
@@ -205,6 +211,22 @@ class KubernetesTest(unittest.TestCase):
             self.assertLessEqual({'cpu', 'memory'}, set(container['resources']['requests']))
             self.assertIn('memory', container['resources']['limits'])
 
+    def test_kserve_takes_the_manifest(self):
+        """Knative's webhook, KServe's default, refuses the fields that a drain needs."""
+        service = self.objects['InferenceService']
+        self.assertEqual(service['metadata']['annotations'],
+                         {'serving.kserve.io/deploymentMode': 'Standard'})
+        runtime = self.objects['ServingRuntime']['spec']
+        flags = flags_of(runtime['containers'][0]['args'])
+        # The model bears the name of its service, and its metrics are found.
+        self.assertEqual(flags['model_name'], '{{.Name}}')
+        self.assertEqual(runtime['annotations']['prometheus.kserve.io/port'],
+                         flags['http_listen'].rpartition(':')[2])
+        pause, drain = (float(flags.get(name, server_flags()[name]))
+                        for name in ('drain_pause_seconds', 'drain_seconds'))
+        self.assertGreater(service['spec']['predictor']['terminationGracePeriodSeconds'],
+                           pause + drain + 5)
+
     def test_every_mount_has_its_volume(self):
         volumes = {volume['name'] for volume in self.pod['volumes']}
         self.assertEqual({mount['name'] for mount in self.server['volumeMounts']}, volumes)
@@ -277,6 +299,16 @@ class PrometheusTest(unittest.TestCase):
                    for entry in job['static_configs'] for target in entry['targets']]
         self.assertEqual(targets, [f'server:{port}'])
 
+    def test_every_alert_is_described_and_tested(self):
+        described = re.findall(r'^\| `(DeepPcr\w+)` \|', (DEPLOY / 'README.md').read_text(), re.M)
+        tested = (ROOT / 'tests/deploy/rules_test.yml').read_text()
+        names = [rule['alert'] for rule in rules() if 'alert' in rule]
+        self.assertEqual(sorted(described), sorted(names))
+        for name in names:
+            cases = re.findall(rf'alertname: {name}\n\s*eval_time: \w+\n\s*exp_alerts:( \[\])?',
+                               tested)
+            self.assertEqual(cases, [' []', '', ' []'], f'{name}: quiet, firing and quiet again')
+
     def test_rule_files_exist(self):
         self.assertTrue(self.config['rule_files'])
         for name in self.config['rule_files']:
@@ -290,6 +322,42 @@ class PrometheusTest(unittest.TestCase):
     @unittest.skipUnless(PROMTOOL, 'promtool is not installed')
     def test_rules_compute_what_they_say(self):
         result = promtool('test', 'rules', 'rules_test.yml', cwd=ROOT / 'tests/deploy')
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+
+class AlertmanagerTest(unittest.TestCase):
+
+    def setUp(self):
+        self.config = yaml.safe_load((DEPLOY / 'alertmanager/alertmanager.yml').read_text())
+
+    def test_prometheus_sends_alerts_to_it(self):
+        config = yaml.safe_load((DEPLOY / 'prometheus/prometheus.yml').read_text())
+        targets = [target for manager in config['alerting']['alertmanagers']
+                   for entry in manager['static_configs'] for target in entry['targets']]
+        (published,) = COMPOSE['services']['alertmanager']['ports']
+        self.assertEqual(targets, ['alertmanager:' + published.rpartition(':')[2]])
+
+    def test_its_file_is_the_one_that_is_mounted(self):
+        service = COMPOSE['services']['alertmanager']
+        path = flags_of(service['command'])['config.file']
+        self.assertIn(f'./alertmanager:{pathlib.Path(path).parent}:ro', service['volumes'])
+        self.assertTrue((DEPLOY / 'alertmanager' / pathlib.Path(path).name).is_file())
+
+    def test_alerts_that_it_names_exist(self):
+        alerts = [rule for rule in rules() if 'alert' in rule]
+        names = {alert['alert'] for alert in alerts}
+        severities = {alert['labels']['severity'] for alert in alerts}
+        text = (DEPLOY / 'alertmanager/alertmanager.yml').read_text()
+        for name in re.findall(r'alertname !?= (\w+)', text):
+            self.assertIn(name, names)
+        for severity in re.findall(r'severity = (\w+)', text):
+            self.assertIn(severity, severities)
+
+    @unittest.skipUnless(AMTOOL, 'amtool is not installed')
+    def test_amtool_accepts_it(self):
+        path = DEPLOY / 'alertmanager/alertmanager.yml'
+        result = subprocess.run([AMTOOL, 'check-config', str(path)], capture_output=True, text=True,
+                                check=False)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
 

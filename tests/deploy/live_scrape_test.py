@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Debian's Prometheus scrapes the real server: every query of the rules, the dashboard and the
-console page returns data.
+console page returns data. Then the server ends, and Debian's Alertmanager hears of it.
 
 usage: live_scrape_test.py SERVER CLIENT [--picture FILE]
-Exit status 77, a visible skip, without Prometheus. With --picture and a Chromium, the console page
+Exit status 77, a visible skip, without Prometheus or Alertmanager. With --picture and a Chromium, the console page
 as a browser shows it.
 """
 
@@ -28,6 +28,7 @@ SCRAPE_SECONDS = 1
 LONGEST_START = 300
 # A rate over a minute needs two scrapes, and paired runs wait until the server is idle.
 LOAD_SECONDS = 12
+ALERT_SECONDS = 120
 
 
 def free_port():
@@ -73,6 +74,7 @@ class Services:
         self.folder, self.arguments = folder, arguments
         self.processes = []
         self.grpc, self.http, self.prometheus = free_port(), free_port(), free_port()
+        self.alertmanager = free_port()
 
     def start(self, *command):
         log = open(self.folder / f'log-{len(self.processes)}', 'w', encoding='utf-8')
@@ -88,11 +90,21 @@ class Services:
         # It answers with an error until every model is loaded, which sanitizers make long.
         return await_answer(f'http://127.0.0.1:{self.http}/readyz', process, LONGEST_START)
 
+    def start_alertmanager(self):
+        process = self.start(
+            'prometheus-alertmanager',
+            f'--config.file={DEPLOY / "alertmanager/alertmanager.yml"}',
+            f'--storage.path={self.folder / "alerts"}', '--cluster.listen-address=',
+            f'--web.listen-address=127.0.0.1:{self.alertmanager}')
+        await_answer(f'http://127.0.0.1:{self.alertmanager}/-/ready', process)
+
     def start_prometheus(self):
         config = yaml.safe_load((DEPLOY / 'prometheus/prometheus.yml').read_text())
         config['global'] = {'scrape_interval': f'{SCRAPE_SECONDS}s',
                             'evaluation_interval': f'{SCRAPE_SECONDS}s'}
         config['rule_files'] = [str(DEPLOY / 'prometheus/rules.yml')]
+        config['alerting']['alertmanagers'][0]['static_configs'] = [
+            {'targets': [f'127.0.0.1:{self.alertmanager}']}]
         config['scrape_configs'][0]['static_configs'] = [{'targets': [f'127.0.0.1:{self.http}']}]
         path = self.folder / 'prometheus.yml'
         path.write_text(yaml.safe_dump(config))
@@ -168,6 +180,20 @@ def missing_after_load(services):
     return missing
 
 
+def problems_after_the_end(services):
+    """The server ends; whoever is on call is to know within the alert's half a minute and a bit."""
+    services.processes[0].terminate()
+    url = f'http://127.0.0.1:{services.alertmanager}/api/v2/alerts'
+    end = time.monotonic() + ALERT_SECONDS
+    names = set()
+    while time.monotonic() < end:
+        names = {alert['labels']['alertname'] for alert in json.loads(fetch(url))}
+        if 'DeepPcrDown' in names:
+            return []
+        time.sleep(1)
+    return [f'Alertmanager has not heard of DeepPcrDown in {ALERT_SECONDS} s, only of {names}']
+
+
 def take_picture(services, path):
     browser = shutil.which('chromium')
     if browser is None:
@@ -187,23 +213,28 @@ def main():
     parser.add_argument('client')
     parser.add_argument('--picture')
     arguments = parser.parse_args()
-    if shutil.which('prometheus') is None:
-        print('skipped: no prometheus is installed')
-        return 77
+    for program in ('prometheus', 'prometheus-alertmanager'):
+        if shutil.which(program) is None:
+            print(f'skipped: no {program} is installed')
+            return 77
     with tempfile.TemporaryDirectory() as folder:
         services = Services(pathlib.Path(folder), arguments)
         try:
             services.start_server()
+            services.start_alertmanager()
             services.start_prometheus()
             missing = missing_after_load(services)
             if arguments.picture:
                 take_picture(services, arguments.picture)
+            problems = problems_after_the_end(services)
         finally:
             services.stop()
     for line in missing:
         print(f'no data: {line}')
     print(f'{len(list(expressions()))} queries, {len(missing)} without data')
-    return 1 if missing else 0
+    for line in problems:
+        print(line)
+    return 1 if missing or problems else 0
 
 
 if __name__ == '__main__':

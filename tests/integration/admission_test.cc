@@ -38,7 +38,7 @@ class AdmissionTest : public ::testing::Test {
     double seconds = 0;       // until the answer
   };
   static Reply Send(const ServerProcess& server, const v1::ForwardRequest& request,
-                    std::chrono::milliseconds patience = std::chrono::seconds(60),
+                    std::chrono::microseconds patience = std::chrono::seconds(60),
                     const std::string& token = "") {
     const auto stub = Connect(server.address());
     grpc::ClientContext context;
@@ -85,7 +85,7 @@ class AdmissionTest : public ::testing::Test {
 TEST_F(AdmissionTest, WhoWouldWaitTooLongIsToldAtOnce) {
   const auto server = ServerProcess::Start(
       repository_.path(),
-      {"--workers=1", "--max_queue_seconds=0.5", "--max_queue=100000", "--shadow_rate=0"});
+      {"--workers=1", "--max_queue_seconds=0.1", "--max_queue=100000", "--shadow_rate=0"});
   ASSERT_NE(server, nullptr);
   Flood(*server, 60);
 
@@ -93,8 +93,8 @@ TEST_F(AdmissionTest, WhoWouldWaitTooLongIsToldAtOnce) {
 
   ASSERT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("a request for model 'slow' would wait"));
-  EXPECT_THAT(refused.status.error_message(), HasSubstr("the limit is 0.5 s"));
-  EXPECT_GT(std::stod(refused.wait), 0.5);
+  EXPECT_THAT(refused.status.error_message(), HasSubstr("the limit is 0.1 s"));
+  EXPECT_GT(std::stod(refused.wait), 0.1);
   EXPECT_GE(std::stoll(refused.depth), 0);
   // The queue of one model is none for another: a small request waits for a batch at most.
   EXPECT_TRUE(Send(*server, MakeRequest(1)).status.ok());
@@ -105,13 +105,16 @@ TEST_F(AdmissionTest, WhoWouldMissItsDeadlineIsToldBeforeIt) {
       repository_.path(), {"--workers=1", "--max_queue=100000", "--shadow_rate=0"});
   ASSERT_NE(server, nullptr);
   Flood(*server, 60);
+  // The wait depends on the machine: the deadline is a part of what one was.
+  double waited = 0;
+  for (int i = 0; i < 100 && waited < 0.1; ++i) waited = Send(*server, Slow()).seconds;
+  const auto deadline = std::chrono::microseconds(static_cast<int64_t>(waited * 1e6 / 4));
 
-  const Reply refused =
-      UntilRefused([&] { return Send(*server, Slow(), std::chrono::milliseconds(500)); });
+  const Reply refused = UntilRefused([&] { return Send(*server, Slow(), deadline); });
 
   ASSERT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("its deadline is in"));
-  EXPECT_LT(refused.seconds, 0.5);
+  EXPECT_LT(refused.seconds, waited / 4);
 }
 
 TEST_F(AdmissionTest, AClientTakesItsShareAndNoMore) {
@@ -197,6 +200,8 @@ TEST_F(AdmissionTest, TheLogSaysWhoChangedWhatIsServed) {
   }
   EXPECT_THAT(log, HasSubstr(R"("event":"administration","method":"UnloadModel","model":"net")"));
   EXPECT_THAT(log, HasSubstr(R"("caller":"token of ada")"));
+  EXPECT_THAT(log, HasSubstr(R"("event":"model_unloaded","model":"net","version":1)"));
+  EXPECT_THAT(log, HasSubstr(R"("client":"robot","peer":"ipv4:127.0.0.1)"));
   EXPECT_THAT(log, HasSubstr(R"("code":"NOT_FOUND")"));
   EXPECT_THAT(log, ::testing::Not(HasSubstr("0123456789abcdef")));
 }

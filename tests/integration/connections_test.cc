@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "inference/grpc_service.grpc.pb.h"
 #include "tests/integration/service_fixture.h"
 
 namespace deeppcr::testing {
@@ -45,6 +46,50 @@ TEST_F(ConnectionsTest, Ipv6IsServed) {
   ASSERT_NE(server, nullptr);
   const grpc::Status status = Forward("[::1]:" + std::to_string(server->grpc_port()));
   EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+// A stream costs memory whether or not a request ever comes on it.
+TEST_F(ConnectionsTest, OpenStreamsAreBounded) {
+  constexpr int kLimit = 64;
+  const auto server = ServerProcess::Start(repository_.path(), {"--max_queue_bytes=1MiB"});
+  ASSERT_NE(server, nullptr);
+  const auto stub = inference::GRPCInferenceService::NewStub(
+      grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials()));
+  struct Stream {
+    grpc::ClientContext context;
+    std::unique_ptr<
+        grpc::ClientReaderWriter<inference::ModelInferRequest, inference::ModelStreamInferResponse>>
+        calls;
+  };
+  std::vector<std::unique_ptr<Stream>> streams;
+  const auto open = [&]() -> Stream& {
+    streams.push_back(std::make_unique<Stream>());
+    streams.back()->calls = stub->ModelStreamInfer(&streams.back()->context);
+    return *streams.back();
+  };
+  inference::ModelStreamInferResponse response;
+  for (int i = 0; i < kLimit; ++i) {
+    // A request without a model is answered: the stream is open.
+    Stream& stream = open();
+    ASSERT_TRUE(stream.calls->Write(inference::ModelInferRequest()));
+    ASSERT_TRUE(stream.calls->Read(&response)) << i;
+  }
+  Stream& beyond = open();
+  EXPECT_FALSE(beyond.calls->Read(&response));
+  const grpc::Status refused = beyond.calls->Finish();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(refused.error_message(), "the server has 64 open streams already");
+  // One that ends makes room.
+  streams.front()->calls->WritesDone();
+  EXPECT_TRUE(streams.front()->calls->Finish().ok());
+  bool opened = false;
+  for (int i = 0; i < 200 && !opened; ++i) {
+    Stream& stream = open();
+    opened = stream.calls->Write(inference::ModelInferRequest()) && stream.calls->Read(&response);
+    if (!opened) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_TRUE(opened);
+  for (const auto& stream : streams) stream->context.TryCancel();
 }
 
 // Silent connections take every place; one that ends gives its place back.

@@ -104,6 +104,50 @@ TEST_F(FailoverTest, AServerThatIsStoppedCostsNoCallEvenWithoutRetries) {
   Finish();
 }
 
+// Connections that are old are told to go while their calls are still taken.
+TEST(AgeingTest, AServerThatIsStoppedCostsNoCallOfClientsThatHeedNothing) {
+  TemporaryDirectory folder;
+  WriteRandomModel(folder.File("net/1"), {});
+  std::array<std::unique_ptr<ServerProcess>, 2> servers;
+  std::string list;
+  for (auto& server : servers) {
+    server = ServerProcess::Start(folder.path(),
+                                  {"--max_connection_age_seconds=1", "--drain_pause_seconds=4"});
+    ASSERT_NE(server, nullptr);
+    list += (list.empty() ? "ipv4:" : ",") + server->address();
+  }
+  std::atomic<bool> done{false};
+  std::atomic<int64_t> answered{0};
+  std::vector<std::jthread> clients;
+  for (int t = 0; t < 6; ++t) {
+    clients.emplace_back([&, t] {
+      grpc::ChannelArguments arguments;
+      arguments.SetServiceConfigJSON(R"({"loadBalancingConfig": [{"round_robin": {}}]})");
+      arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+      arguments.SetInt("test.distinct", t);
+      const auto stub = v1::DeepPcr::NewStub(
+          grpc::CreateCustomChannel(list, grpc::InsecureChannelCredentials(), arguments));
+      while (!done.load()) {
+        v1::ForwardResponse response;
+        const grpc::Status status = Call(*stub, MakeRequest(), &response);
+        EXPECT_TRUE(status.ok()) << status.error_code() << " " << status.error_message();
+        ++answered;
+      }
+    });
+  }
+  const auto await = [&](int64_t more) {
+    const int64_t target = answered + more;
+    for (int i = 0; i < 4000 && answered < target; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_GE(answered, target);
+  };
+  await(1000);
+  servers[1]->Signal(SIGTERM);
+  EXPECT_EQ(servers[1]->Wait(30), 0) << servers[1]->Log();
+  await(1000);
+  done.store(true);
+}
+
 // Three servers, each stopped and started again in turn, under clients of two kinds: ours, which
 // takes a list of servers and repeats what none could take, and one that only heeds health.
 TEST(RollingRestartTest, CostsNoCall) {

@@ -422,5 +422,53 @@ TEST_F(GenerateControlsTest, WithoutMemoryForThemTheFieldIsNamed) {
   EXPECT_THAT(status.error_message(), HasSubstr("input.guidance_scale: "));
 }
 
+// Noise that is shaped is made beside the request: here 64 samples of 101 times 64 values.
+TEST_F(GenerateControlsTest, CompareCountsWhatItMakes) {
+  testing::TemporaryDirectory folder;
+  ModelConfig config = DdimConfig();
+  config.state_dim = config.output_dim = 64;
+  config.num_inference_steps = {100};
+  config.conditioning_dim = 0;
+  config.max_batch_size = 64;
+  WriteDiffusionModel(folder.File("wide/1"), config, "DDPMScheduler");
+  const auto small = testing::ServerProcess::Start(
+      folder.path(), {"--max_queue_bytes=1MiB", "--plan=measure", "--gradients=false"});
+  ASSERT_NE(small, nullptr);
+  const auto stub = Connect(small->address());
+  v1::CompareRequest request;
+  request.set_model("wide");
+  request.mutable_generation()->set_temperature(0.5);
+  request.mutable_generation()->set_initial_temperature(0.5);
+  request.set_repetitions(1);
+  v1::CompareResponse response;
+  request.mutable_generation()->set_num_samples(2);
+  grpc::ClientContext few;
+  const grpc::Status fits = stub->Compare(&few, request, &response);
+  EXPECT_TRUE(fits.ok()) << fits.error_message();
+  request.mutable_generation()->set_num_samples(64);
+  grpc::ClientContext many;
+  const grpc::Status status = stub->Compare(&many, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(status.error_message(), "the noise and inputs that are made would have " +
+                                        std::to_string(64 * 101 * 64 * 4) +
+                                        " bytes; the limit is 1048576. Ask for fewer samples");
+}
+
+TEST_F(GenerateControlsTest, ATrajectoryIsKeptWithWhatWasMade) {
+  const auto small = StartServer({"--gradients", "--max_trajectory_bytes=8KiB"});
+  ASSERT_NE(small, nullptr);
+  const auto stub = Connect(small->address());
+  v1::GenerateRequest request = DdpmRequest(12);
+  request.mutable_options()->set_keep_trajectory(true);
+  v1::GenerateResponse response;
+  const grpc::Status fits = Call(*stub, request, &response);
+  EXPECT_TRUE(fits.ok()) << fits.error_message();
+  EXPECT_NE(response.trajectory_handle(), "");
+  request.mutable_input()->set_temperature(0.5);
+  const grpc::Status status = Call(*stub, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("options.keep_trajectory: the trajectory would "));
+}
+
 }  // namespace
 }  // namespace deeppcr

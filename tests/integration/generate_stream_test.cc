@@ -180,6 +180,29 @@ TEST_F(GenerateStreamTest, AStreamThatIsNotReadIsDroppedInTheEnd) {
   EXPECT_TRUE(Call(*Connect(server->address()), DdpmRequest(), &response).ok());
 }
 
+// The probes of liveness are told of work that does not end, and that it has ended.
+TEST_F(GenerateStreamTest, WorkThatDoesNotEndIsNoSignOfLife) {
+  const auto server = StartServer({"--stuck_seconds=0.05"});
+  ASSERT_NE(server, nullptr);
+  const auto await = [&](const char* code) {
+    std::string reply;
+    for (int i = 0; i < 4000 && reply.find(code) == std::string::npos; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      reply = server->Http("GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    }
+    return reply;
+  };
+  EXPECT_THAT(await(" 200 "), HasSubstr(" 200 "));
+  const auto stub = Connect(server->address());
+  grpc::ClientContext context;
+  const auto reader = stub->StreamGenerate(&context, LongRequest());
+  const std::string stuck = await(" 503 ");
+  EXPECT_THAT(stuck, HasSubstr(" 503 "));
+  EXPECT_THAT(stuck, HasSubstr("a batch has been computed for"));
+  context.TryCancel();
+  EXPECT_THAT(await(" 200 "), HasSubstr(" 200 "));
+}
+
 TEST_F(GenerateStreamTest, AStreamThatIsOpenIsDrained) {
   const auto server = StartServer({"--drain_seconds=120"});
   ASSERT_NE(server, nullptr);

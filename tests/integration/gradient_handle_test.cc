@@ -266,8 +266,14 @@ TEST_F(GradientHandleTest, OneAboveTheBudgetIsRefused) {
   ASSERT_NE(server, nullptr);
   const auto stub = Connect(server->address());
   v1::ForwardResponse response;
-  const grpc::Status status = deeppcr::Call(*stub, Keeping(), &response);
+  grpc::ClientContext context;
+  const grpc::Status status = stub->Forward(&context, Keeping(), &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  // Whoever tries again by a retry policy is told that it never fits.
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto pushback = trailers.find("grpc-retry-pushback-ms");
+  ASSERT_NE(pushback, trailers.end());
+  EXPECT_EQ(std::string(pushback->second.data(), pushback->second.size()), "-1");
   EXPECT_EQ(status.error_message(),
             "options.keep_trajectory: the trajectory would take 3200 bytes; the limit is 2048. Ask "
             "for fewer samples");

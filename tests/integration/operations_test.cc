@@ -179,7 +179,7 @@ TEST_F(OperationsTest, LoadsReloadsAndUnloadsUnderRequests) {
   EXPECT_EQ(Call(*stub_, MakeRequest(1, "extra"), &after).error_code(),
             grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(Unload("extra", 0).error_code(), grpc::StatusCode::NOT_FOUND);
-  EXPECT_NE(Health("extra"), kServing);
+  EXPECT_EQ(Health("extra"), -1) << "a name that is gone is unknown again";
   EXPECT_EQ(List().models_size(), 2);
 }
 
@@ -294,6 +294,19 @@ TEST_F(OperationsTest, StagesAreMeasuredAndTraced) {
               0)
         << stage;
   }
+}
+
+TEST_F(OperationsTest, ASlowRequestIsALineWhateverTheRate) {
+  const auto server = testing::ServerProcess::Start(
+      repository_->path(), {"--access_log_rate=0", "--slow_seconds=0.000001"});
+  ASSERT_NE(server, nullptr);
+  v1::ForwardRequest request = MakeRequest();
+  request.set_request_id("of-a-snail");
+  v1::ForwardResponse response;
+  ASSERT_TRUE(Call(*Connect(server->address()), request, &response).ok());
+  for (int i = 0; i < 2000 && server->Log().find("of-a-snail") == std::string::npos; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_THAT(server->Log(), HasSubstr("\"level\":\"warn\",\"event\":\"slow_request\""));
 }
 
 // The same goes to a collector, below the caller's span.

@@ -166,6 +166,41 @@ TEST_F(RestTest, RefusesWithTheReason) {
   EXPECT_EQ(Ask(*server, "POST", "/v2/models/net/infer", good).code, 200);
 }
 
+// 429 would have its client try again for ever.
+TEST_F(RestTest, WhatNeverFitsIsNotOneToTryAgain) {
+  const auto server = Start({"--max_message_bytes=4KiB"});
+  ASSERT_NE(server, nullptr);
+  json wide = json::parse(InferBody(16));
+  wide["outputs"] = {{{"name", "outputs"}}, {{"name", "trajectory"}}};
+  const HttpAnswer answer = Ask(*server, "POST", "/v2/models/net/infer", wide.dump());
+  EXPECT_EQ(answer.code, 413) << answer.body;
+  EXPECT_THAT(answer.body, HasSubstr("the reply would have"));
+}
+
+// A proxy's id of a request is the log's, where the request has none of its own.
+TEST_F(RestTest, TheLogKnowsARequestByItsHeader) {
+  const auto server = Start({"--access_log_rate=1"});
+  ASSERT_NE(server, nullptr);
+  json anonymous = json::parse(InferBody());
+  anonymous.erase("id");
+  const auto ask = [&](const json& body, const std::string& id) {
+    return Ask(*server, "POST", "/v2/models/net/infer", body.dump(), "X-Request-Id: " + id + "\r\n")
+        .code;
+  };
+  EXPECT_EQ(ask(anonymous, "of-the-proxy"), 200);
+  EXPECT_EQ(ask(json::parse(InferBody()), "unused"), 200);
+  EXPECT_EQ(ask(anonymous, std::string(129, 'x')), 200);
+  EXPECT_EQ(ask(anonymous, "caf\xc3\xa9"), 400);
+  EXPECT_EQ(ask(anonymous, "last"), 200);
+  for (int i = 0; i < 2000 && server->Log().find("last") == std::string::npos; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const std::string log = server->Log();
+  EXPECT_THAT(log, HasSubstr("of-the-proxy"));
+  EXPECT_THAT(log, HasSubstr("\"request_id\":\"r\""));
+  EXPECT_THAT(log, ::testing::Not(HasSubstr("unused")));
+  EXPECT_THAT(log, ::testing::Not(HasSubstr("xxx")));
+}
+
 TEST_F(RestTest, HasTheRolesOfGrpc) {
   std::filesystem::create_directory(repository_.File(".secret"));
   const std::string tokens = repository_.File(".secret/tokens");

@@ -273,6 +273,14 @@ TEST(ConfigTest, BudgetsFollowFromTheMemoryThatThereIs) {
               "less than the 1073741824 bytes of memory that this process may have, together with "
               "what follows, got 943718400 + 134217728 (--max_grpc_memory_bytes) + 67108864 (");
   EXPECT_TRUE(FitToMemory(std::nullopt, wide).ok());
+
+  ServerConfig over_http;
+  over_http.max_queue_bytes = 720 * kMiB;
+  EXPECT_TRUE(FitToMemory(1024 * kMiB, over_http).ok());
+  over_http.rest_listen = "127.0.0.1:8000";
+  ExpectError(FitToMemory(1024 * kMiB, over_http), absl::StatusCode::kInvalidArgument,
+              "got 754974720 + 134217728 (--max_grpc_memory_bytes) + 0 (--max_trajectory_bytes, "
+              "with --gradients) + 188743680 (bodies over HTTP");
 }
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {

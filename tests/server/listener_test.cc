@@ -5,10 +5,18 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
+#include <barrier>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <thread>
+#include <vector>
 
+#include "kernels/base/file_lock.h"
 #include "tests/testing/expect_error.h"
 #include "tests/testing/safetensors_writer.h"
 
@@ -58,6 +66,73 @@ TEST(ListenerTest, AnAddressThatCannotBeHadIsAnErrorThatNamesIt) {
               "--listen: cannot listen on 192.0.2.1:0: Cannot assign");
   ExpectError(Listener::Open("listen", "no-such-host.invalid:0").status(),
               absl::StatusCode::kUnavailable, "--listen: cannot listen on no-such-host.invalid:0");
+}
+
+sockaddr_un AddressOf(const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  return address;
+}
+
+// Leaves a socket that nobody serves, as a server does that is killed.
+void LeaveSocket(const std::string& path) {
+  const int socket_fd = socket(AF_UNIX, SOCK_STREAM, 0);
+  const sockaddr_un address = AddressOf(path);
+  ASSERT_EQ(bind(socket_fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  close(socket_fd);
+}
+
+bool IsReached(const std::string& path) {
+  const int socket_fd = socket(AF_UNIX, SOCK_STREAM, 0);
+  const sockaddr_un address = AddressOf(path);
+  const bool reached =
+      connect(socket_fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  close(socket_fd);
+  return reached;
+}
+
+TEST(ListenerTest, OfServersThatStartAtOneMomentWithOneFileOneHasIt) {
+  constexpr int kServers = 6, kRounds = 50;
+  const TemporaryDirectory folder;
+  const std::string path = folder.File("socket");
+  std::vector<std::optional<Listener>> listeners(kServers);
+  std::barrier start(kServers), opened(kServers), ended(kServers);
+  const auto serve = [&](int me) {
+    for (int round = 0; round < kRounds; ++round) {
+      if (me == 0) LeaveSocket(path);
+      start.arrive_and_wait();
+      auto listener = Listener::Open("socket", "unix:" + path);
+      if (listener.ok()) listeners[me].emplace(*std::move(listener));
+      opened.arrive_and_wait();
+      if (me == 0) {
+        int having = 0;
+        for (const auto& each : listeners) having += each.has_value() ? 1 : 0;
+        EXPECT_EQ(having, 1) << "in round " << round;
+        EXPECT_TRUE(IsReached(path)) << "in round " << round;
+      }
+      ended.arrive_and_wait();
+      listeners[me].reset();
+      start.arrive_and_wait();
+    }
+  };
+  {
+    std::vector<std::jthread> servers;
+    for (int i = 0; i < kServers; ++i) servers.emplace_back(serve, i);
+  }
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST(ListenerTest, AFileThatAnotherHoldsIsAnErrorThatNamesIt) {
+  const TemporaryDirectory folder;
+  const std::string path = folder.File("socket"), missing = folder.File("missing/socket");
+  ExpectError(Listener::Open("socket", "unix:" + missing).status(), absl::StatusCode::kNotFound,
+              "--socket: cannot open " + missing + ".lock: No such file or directory");
+  const auto lock = FileLock::Take(path + ".lock");
+  ASSERT_TRUE(lock.ok());
+  ExpectError(Listener::Open("socket", "unix:" + path).status(),
+              absl::StatusCode::kFailedPrecondition,
+              "--socket: " + path + ".lock is locked by another process");
 }
 
 TEST(ListenerTest, ASocketHasItsModeAndGoesWithItsListener) {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A management library of a driver that shows two GPUs, the second of which does not tell its
-// power.
+// power. While the file that DEEPPCR_FAKE_GPU_HANGS names is there, it does not answer.
+#include <unistd.h>
+
+#include <cstdlib>
 #include <cstring>
 
 namespace {
@@ -14,6 +17,11 @@ struct MemoryInfo {
 
 constexpr int kSuccess = 0, kNotSupported = 3;
 int devices[2];
+
+void HangWhileAsked() {
+  const char* const file = std::getenv("DEEPPCR_FAKE_GPU_HANGS");
+  while (file != nullptr && access(file, F_OK) == 0) usleep(1000);
+}
 
 bool IsFirst(const void* device) { return device == &devices[0]; }
 
@@ -36,6 +44,7 @@ int nvmlDeviceGetUUID(void* device, char* uuid, unsigned bytes) {
   return kSuccess;
 }
 int nvmlDeviceGetUtilizationRates(void* device, Utilization* now) {
+  HangWhileAsked();
   *now = {IsFirst(device) ? 37U : 0U, 5U};
   return kSuccess;
 }

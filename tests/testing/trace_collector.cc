@@ -29,11 +29,14 @@ struct TraceCollector::Handler {
     const bool expected = std::string_view(url) == "/v1/traces" &&
                           std::string_view(method) == "POST" && type != nullptr &&
                           std::string_view(type) == "application/json";
-    std::string reply = "no such page";
-    const int status =
-        expected ? static_cast<TraceCollector*>(self)->Answer(*body, reply) : MHD_HTTP_NOT_FOUND;
+    std::string reply = "no such page", retry_after;
+    const int status = expected
+                           ? static_cast<TraceCollector*>(self)->Answer(*body, reply, retry_after)
+                           : MHD_HTTP_NOT_FOUND;
     MHD_Response* response =
         MHD_create_response_from_buffer(reply.size(), reply.data(), MHD_RESPMEM_MUST_COPY);
+    if (!retry_after.empty())
+      MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, retry_after.c_str());
     const MHD_Result result =
         MHD_queue_response(connection, static_cast<unsigned>(status), response);
     MHD_destroy_response(response);
@@ -44,7 +47,7 @@ struct TraceCollector::Handler {
   }
 };
 
-int TraceCollector::Answer(const std::string& body, std::string& reply) {
+int TraceCollector::Answer(const std::string& body, std::string& reply, std::string& retry_after) {
   std::unique_lock<std::mutex> lock(mutex_);
   ++posts_;
   changed_.notify_all();
@@ -57,6 +60,8 @@ int TraceCollector::Answer(const std::string& body, std::string& reply) {
   if (status == MHD_HTTP_OK) {
     messages_.push_back(nlohmann::json::parse(body));
     reply = reply_;
+  } else {
+    retry_after = retry_after_;
   }
   changed_.notify_all();
   return status;
@@ -84,6 +89,11 @@ std::string TraceCollector::endpoint() const {
 void TraceCollector::AnswerWith(std::vector<int> statuses) {
   const std::lock_guard<std::mutex> lock(mutex_);
   statuses_ = std::move(statuses);
+}
+
+void TraceCollector::SetRetryAfter(std::string seconds) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  retry_after_ = std::move(seconds);
 }
 
 void TraceCollector::SetReply(std::string reply) {

@@ -23,6 +23,8 @@ class TraceCollector {
   std::string endpoint() const;
   // Answers the next messages with these statuses, and those that follow with 200.
   void AnswerWith(std::vector<int> statuses);
+  // Has answers with other statuses than 200 ask for this pause.
+  void SetRetryAfter(std::string seconds);
   // What it answers with 200.
   void SetReply(std::string reply);
   // Keeps replies back until it is told otherwise.
@@ -37,14 +39,14 @@ class TraceCollector {
  private:
   struct Handler;
   // The status of a message, and what to say with it.
-  int Answer(const std::string& body, std::string& reply);
+  int Answer(const std::string& body, std::string& reply, std::string& retry_after);
 
   std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
   std::vector<int> statuses_;
   std::vector<nlohmann::json> messages_;
-  std::string reply_ = "{}";
+  std::string reply_ = "{}", retry_after_;
   bool hold_ = false;
   int64_t posts_ = 0;
 

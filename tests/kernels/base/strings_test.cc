@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "kernels/base/never_fits.h"
 #include "kernels/base/status_context.h"
 
 namespace deeppcr {
@@ -34,6 +35,18 @@ TEST(StatusContextTest, PrefixesErrorsOnly) {
 
   EXPECT_EQ(error, absl::NotFoundError("config.json: gone"));
   EXPECT_TRUE(WithContext(absl::OkStatus(), "config.json").ok());
+}
+
+TEST(NeverFitsTest, StaysSoUnderAnotherMessage) {
+  const absl::Status status = NeverFits(3, " bytes; the limit is ", 2);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.message(), "3 bytes; the limit is 2");
+  EXPECT_TRUE(IsNeverFits(status));
+  EXPECT_TRUE(IsNeverFits(WithContext(status, "field")));
+  EXPECT_EQ(Rephrased(status, "other").message(), "other");
+  EXPECT_TRUE(IsNeverFits(Rephrased(status, "other")));
+  EXPECT_FALSE(IsNeverFits(absl::ResourceExhaustedError("try again later")));
+  EXPECT_FALSE(IsNeverFits(absl::OkStatus()));
 }
 
 }  // namespace

@@ -125,6 +125,22 @@ TEST_F(RepositoryTest, TheFolderOfOneModelMayBeItsVersionOne) {
   // A folder in it is no other model.
   ExpectError(one.VersionsOf("assets"), StatusCode::kNotFound, "model 'assets' is not there");
 
+  // A later version may come beside it, once it is one.
+  MakeVersion("", "7");
+  fs::create_directories(root() / "1000");
+  EXPECT_EQ(*one.VersionsOf("net"), std::vector<int64_t>{1});
+  std::ofstream(root() / "7" / "config.json") << "{}";
+  EXPECT_EQ(*one.VersionsOf("net"), (std::vector<int64_t>{1, 7}));
+  EXPECT_EQ(one.FolderOf("net", 7), root() / "7");
+  EXPECT_TRUE(one.CheckVersion("net", 7).ok());
+  EXPECT_TRUE(one.CheckVersion("net", 1).ok());
+  fs::create_directories(root() / "1");
+  EXPECT_TRUE(one.VersionsOf("net").ok());
+  std::ofstream(root() / "1" / "config.json") << "{}";
+  ExpectError(one.VersionsOf("net"), StatusCode::kFailedPrecondition,
+              "both config.json and the folder 1 would be its version 1");
+  fs::remove_all(root() / "1");
+
   fs::create_symlink("/etc/passwd", root() / "scheduler_config.json");
   ExpectError(one.CheckVersion("net", 1), StatusCode::kFailedPrecondition,
               "\"scheduler_config.json\" is a symbolic link");

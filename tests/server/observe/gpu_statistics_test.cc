@@ -4,13 +4,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <map>
+#include <thread>
 
 #include "prometheus/metric_family.h"
+#include "tests/testing/safetensors_writer.h"
 
 namespace deeppcr {
 namespace {
 
+using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 using ::testing::Pair;
 
@@ -28,8 +35,9 @@ std::map<std::string, double> SeriesOf(const GpuStatistics& statistics) {
 }
 
 TEST(GpuStatisticsTest, TellsWhatEachGpuTells) {
-  const auto statistics = GpuStatistics::Open(FAKE_NVML);
+  const auto statistics = GpuStatistics::Open({.library = FAKE_NVML});
   ASSERT_NE(statistics, nullptr);
+  while (SeriesOf(*statistics).empty()) std::this_thread::sleep_for(milliseconds(1));
   EXPECT_THAT(SeriesOf(*statistics),
               ElementsAre(Pair("deeppcr_gpu_clock_hertz gpu_uuid=GPU-1 clock=memory", 2619e6),
                           Pair("deeppcr_gpu_clock_hertz gpu_uuid=GPU-1 clock=sm", 1980e6),
@@ -44,9 +52,26 @@ TEST(GpuStatisticsTest, TellsWhatEachGpuTells) {
                           Pair("nv_gpu_utilization gpu_uuid=GPU-2", 0)));
 }
 
+// The driver's silence holds nobody up, and ends the series.
+TEST(GpuStatisticsTest, NobodyWaitsForADriverThatHangs) {
+  const testing::TemporaryDirectory folder;
+  const std::string hangs = folder.File("hangs");
+  ASSERT_EQ(setenv("DEEPPCR_FAKE_GPU_HANGS", hangs.c_str(), 1), 0);
+  const auto statistics = GpuStatistics::Open(
+      {.library = FAKE_NVML, .period = milliseconds(5), .max_age = milliseconds(300)});
+  ASSERT_NE(statistics, nullptr);
+  while (SeriesOf(*statistics).empty()) std::this_thread::sleep_for(milliseconds(1));
+  std::ofstream(hangs) << "";
+  while (!SeriesOf(*statistics).empty()) std::this_thread::sleep_for(milliseconds(1));
+  std::filesystem::remove(hangs);
+  while (SeriesOf(*statistics).empty()) std::this_thread::sleep_for(milliseconds(1));
+  unsetenv("DEEPPCR_FAKE_GPU_HANGS");
+}
+
 TEST(GpuStatisticsTest, IsNullWithoutTheLibraryOfADriver) {
-  EXPECT_EQ(GpuStatistics::Open("no-such-library.so.1"), nullptr);
-  EXPECT_EQ(GpuStatistics::Open("libc.so.6"), nullptr) << "it has none of the functions";
+  EXPECT_EQ(GpuStatistics::Open({.library = "no-such-library.so.1"}), nullptr);
+  EXPECT_EQ(GpuStatistics::Open({.library = "libc.so.6"}), nullptr)
+      << "it has none of the functions";
 }
 
 }  // namespace

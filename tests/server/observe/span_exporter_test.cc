@@ -172,6 +172,38 @@ TEST_F(SpanExporterTest, TriesAgainWhereTheCollectorIsBusy) {
   EXPECT_EQ(Lost(), 0);
 }
 
+TEST_F(SpanExporterTest, WaitsAsLongAsTheCollectorAsks) {
+  const auto stages = Stages();
+  collector_.AnswerWith({503});
+  collector_.SetRetryAfter("2");
+  const auto exporter = New();
+  exporter->Write(RequestOf(stages));
+  while (collector_.posts() == 0) std::this_thread::sleep_for(milliseconds(5));
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(collector_.Spans(3).size(), 3u);
+  EXPECT_GT(std::chrono::steady_clock::now() - begin, milliseconds(1500));
+}
+
+// A pause that no collector means is no reason to wait for ever, or for an exception.
+TEST_F(SpanExporterTest, BelievesNoPauseThatMakesNoSense) {
+  const auto stages = Stages();
+  const auto exporter = New();
+  int64_t sent = 0;
+  for (const char* pause : {"", "-5", "x", "Wed, 21 Oct 2015 07:28:00 GMT"}) {
+    collector_.AnswerWith({503});
+    collector_.SetRetryAfter(pause);
+    exporter->Write(RequestOf(stages));
+    sent += 3;
+    EXPECT_EQ(collector_.Spans(static_cast<size_t>(sent)).size(), static_cast<size_t>(sent))
+        << pause;
+  }
+  collector_.AnswerWith({503});
+  collector_.SetRetryAfter("9223372036854775807");
+  exporter->Write(RequestOf(stages));
+  while (collector_.posts() < 9) std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_EQ(Lost(), 0) << "it waits, and leaves at once when the server does";
+}
+
 TEST_F(SpanExporterTest, DropsWhatTheCollectorRefuses) {
   const auto stages = Stages();
   collector_.AnswerWith({400});

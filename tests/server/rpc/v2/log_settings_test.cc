@@ -45,6 +45,18 @@ TEST(LogSettingsTest, ChangeWhatIsNamedAlone) {
   EXPECT_EQ(*DecodeLogSettings(verbose, LogLevel::kError), LogLevel::kDebug);
 }
 
+TEST(LogSettingsTest, WhatIsTurnedOffTakesWhatIsLouderWithIt) {
+  EXPECT_EQ(*DecodeLogSettings(With("log_info", false), LogLevel::kDebug), LogLevel::kWarn);
+  EXPECT_EQ(*DecodeLogSettings(With("log_warning", false), LogLevel::kDebug), LogLevel::kError);
+  EXPECT_EQ(*DecodeLogSettings(With("log_warning", false), LogLevel::kInfo), LogLevel::kError);
+  EXPECT_EQ(*DecodeLogSettings(With("log_info", false), LogLevel::kError), LogLevel::kError);
+  Request quiet_verbose = With("log_info", false);
+  (*quiet_verbose.mutable_settings())["log_verbose_level"].set_uint32_param(1);
+  testing::ExpectError(DecodeLogSettings(quiet_verbose, LogLevel::kInfo),
+                       absl::StatusCode::kInvalidArgument,
+                       "settings.log_info: expected true, as log_verbose_level includes it");
+}
+
 TEST(LogSettingsTest, AreRefusedByName) {
   const auto refused = [](const Request& request, const char* why) {
     testing::ExpectError(DecodeLogSettings(request, LogLevel::kInfo),

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/rpc/health_service.h"
+
+#include <utility>
+#include <vector>
+
+namespace deeppcr {
+
+using grpc::health::v1::HealthCheckRequest;
+using grpc::health::v1::HealthCheckResponse;
+
+// A call of Watch. What gRPC is to do is decided under the service's lock and done without it,
+// since gRPC may call back at once. A watcher lives until OnDone, which comes after Finish, and
+// Finish is not decided while a message is on its way.
+class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheckResponse> {
+ public:
+  Watcher(HealthService& service, std::string name) : service_(service), name_(std::move(name)) {}
+
+  // True if a message is to be written now, which has been made. The caller holds the lock.
+  bool TakeMessage() {
+    const Status now = service_.Find(name_).value_or(HealthCheckResponse::SERVICE_UNKNOWN);
+    if (writing_ || over_ || sent_ == now) return false;
+    writing_ = true;
+    sent_ = now;
+    message_.set_status(now);
+    return true;
+  }
+  void Write() { StartWrite(&message_); }
+
+  void OnWriteDone(bool ok) override {
+    bool writes = false, finishes = false;
+    {
+      const std::lock_guard lock(service_.mutex_);
+      writing_ = false;
+      cancelled_ = cancelled_ || !ok;
+      finishes = TakeEnd();
+      writes = !finishes && TakeMessage();
+    }
+    if (writes) Write();
+    if (finishes) Finish(grpc::Status::CANCELLED);
+  }
+  void OnCancel() override {
+    bool finishes = false;
+    {
+      const std::lock_guard lock(service_.mutex_);
+      cancelled_ = true;
+      finishes = TakeEnd();
+    }
+    if (finishes) Finish(grpc::Status::CANCELLED);
+  }
+  void OnDone() override {
+    {
+      const std::lock_guard lock(service_.mutex_);
+      service_.watchers_.erase(this);
+    }
+    delete this;
+  }
+
+ private:
+  // True if the call is to be finished now. The caller holds the lock.
+  bool TakeEnd() {
+    if (!cancelled_ || writing_ || over_) return false;
+    over_ = true;
+    return true;
+  }
+
+  HealthService& service_;
+  const std::string name_;
+  HealthCheckResponse message_;
+  std::optional<Status> sent_;
+  bool writing_ = false, cancelled_ = false, over_ = false;
+};
+
+std::optional<HealthService::Status> HealthService::Find(std::string_view name) const {
+  const auto found = statuses_.find(name);
+  if (found == statuses_.end()) return std::nullopt;
+  return found->second ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
+}
+
+void HealthService::Publish(Statuses statuses) {
+  std::vector<Watcher*> told;
+  {
+    const std::lock_guard lock(mutex_);
+    statuses_ = std::move(statuses);
+    for (Watcher* watcher : watchers_)
+      if (watcher->TakeMessage()) told.push_back(watcher);
+  }
+  for (Watcher* watcher : told) watcher->Write();
+}
+
+grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* rpc,
+                                               const HealthCheckRequest* request,
+                                               HealthCheckResponse* response) {
+  std::optional<Status> status;
+  {
+    const std::lock_guard lock(mutex_);
+    status = Find(request->service());
+  }
+  if (status.has_value()) response->set_status(*status);
+  grpc::ServerUnaryReactor* reactor = rpc->DefaultReactor();
+  reactor->Finish(status.has_value()
+                      ? grpc::Status::OK
+                      : grpc::Status(grpc::StatusCode::NOT_FOUND, "nothing of this name is known"));
+  return reactor;
+}
+
+grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
+    grpc::CallbackServerContext*, const HealthCheckRequest* request) {
+  auto* watcher = new Watcher(*this, request->service());
+  {
+    const std::lock_guard lock(mutex_);
+    watchers_.insert(watcher);
+    watcher->TakeMessage();
+  }
+  watcher->Write();
+  return watcher;
+}
+
+}  // namespace deeppcr

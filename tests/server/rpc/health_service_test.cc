@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/rpc/health_service.h"
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace deeppcr {
+namespace {
+
+using grpc::health::v1::Health;
+using grpc::health::v1::HealthCheckRequest;
+using grpc::health::v1::HealthCheckResponse;
+
+class HealthServiceTest : public ::testing::Test {
+ protected:
+  HealthServiceTest() {
+    grpc::ServerBuilder builder;
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    stub_ = Health::NewStub(server_->InProcessChannel({}));
+  }
+  ~HealthServiceTest() override {
+    server_->Shutdown(std::chrono::system_clock::now());
+    server_->Wait();
+  }
+
+  // The status of a name, or -1 if it is unknown.
+  int Check(const std::string& name) {
+    grpc::ClientContext context;
+    HealthCheckRequest request;
+    request.set_service(name);
+    HealthCheckResponse response;
+    const grpc::Status status = stub_->Check(&context, request, &response);
+    if (status.error_code() == grpc::StatusCode::NOT_FOUND) return -1;
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response.status();
+  }
+
+  struct Watch {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<HealthCheckResponse>> reader;
+    int Next() {
+      HealthCheckResponse response;
+      return reader->Read(&response) ? response.status() : -1;
+    }
+  };
+  std::unique_ptr<Watch> Open(const std::string& name) {
+    auto watch = std::make_unique<Watch>();
+    HealthCheckRequest request;
+    request.set_service(name);
+    watch->reader = stub_->Watch(&watch->context, request);
+    return watch;
+  }
+
+  HealthService service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Health::Stub> stub_;
+};
+
+TEST_F(HealthServiceTest, KnowsWhatIsPublishedAndNoMore) {
+  EXPECT_EQ(Check(""), -1);
+  service_.Publish({{"", true}, {"net", false}});
+  EXPECT_EQ(Check(""), HealthCheckResponse::SERVING);
+  EXPECT_EQ(Check("net"), HealthCheckResponse::NOT_SERVING);
+  service_.Publish({{"", true}});
+  EXPECT_EQ(Check("net"), -1);
+}
+
+TEST_F(HealthServiceTest, WatchersHearOfEveryChangeOfTheirName) {
+  const auto watch = Open("net");
+  EXPECT_EQ(watch->Next(), HealthCheckResponse::SERVICE_UNKNOWN);
+  service_.Publish({{"net", false}});
+  EXPECT_EQ(watch->Next(), HealthCheckResponse::NOT_SERVING);
+  // What is not of its name, or no change, is no message.
+  service_.Publish({{"net", false}, {"other", true}});
+  service_.Publish({{"net", true}});
+  EXPECT_EQ(watch->Next(), HealthCheckResponse::SERVING);
+  service_.Publish({});
+  EXPECT_EQ(watch->Next(), HealthCheckResponse::SERVICE_UNKNOWN);
+  watch->context.TryCancel();
+  EXPECT_EQ(watch->Next(), -1);
+  EXPECT_EQ(watch->reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(HealthServiceTest, WatchersMayComeAndGoWhileMuchChanges) {
+  std::atomic<bool> done{false};
+  std::thread publisher([&] {
+    for (int i = 0; !done.load(); ++i) service_.Publish({{"net", i % 2 == 0}});
+  });
+  std::vector<std::thread> clients;
+  for (int t = 0; t < 4; ++t) {
+    clients.emplace_back([&, t] {
+      for (int i = 0; i < 100; ++i) {
+        const auto watch = Open("net");
+        for (int k = 0; k < (i + t) % 4; ++k) EXPECT_GT(watch->Next(), 0);
+        watch->context.TryCancel();
+        while (watch->Next() >= 0) continue;
+        EXPECT_EQ(watch->reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  done.store(true);
+  publisher.join();
+}
+
+}  // namespace
+}  // namespace deeppcr
