@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/client.h"
 
+#include <google/protobuf/wrappers.pb.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
@@ -15,7 +17,6 @@
 #include "absl/strings/string_view.h"
 #include "client/server_address.h"
 #include "deeppcr/v1/deeppcr.grpc.pb.h"
-#include "grpc/health/v1/health.grpc.pb.h"
 #include "kernels/base/file.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -29,7 +30,11 @@ constexpr int kKeepaliveMilliseconds = 310000;
 
 using TimePoint = std::chrono::system_clock::time_point;
 
-namespace health = grpc::health::v1;
+// On the wire, grpc.health.v1's HealthCheckRequest {string service = 1} and HealthCheckResponse
+// {enum status = 1} equal these two well-known types, so the client needs no generated code for
+// health checks.
+using HealthRequest = google::protobuf::StringValue;
+using HealthReply = google::protobuf::Int32Value;
 
 constexpr char kTraceUrl[] = "deeppcr/trace_id";
 
@@ -206,12 +211,25 @@ class Client::Impl {
       : options_(std::move(options)),
         channel_(grpc::CreateCustomChannel(address.target, credentials,
                                            MakeChannelArguments(options_, address.is_fleet))),
-        stub_(v1::DeepPcr::NewStub(channel_)),
-        health_stub_(health::Health::NewStub(channel_)) {}
+        stub_(v1::DeepPcr::NewStub(channel_)) {}
 
   const ClientOptions& options() const { return options_; }
   Stub& stub() { return *stub_; }
-  health::Health::Stub& health_stub() { return *health_stub_; }
+
+  grpc::Status CallHealth(grpc::ClientContext* context, const HealthRequest& request,
+                          HealthReply* reply) {
+    grpc::TemplatedGenericStub<HealthRequest, HealthReply> stub(channel_);
+    grpc::CompletionQueue queue;
+    const auto call =
+        stub.PrepareUnaryCall(context, "/grpc.health.v1.Health/Check", request, &queue);
+    call->StartCall();
+    grpc::Status status;
+    call->Finish(reply, &status, nullptr);
+    void* tag = nullptr;
+    bool ok = false;
+    queue.Next(&tag, &ok);
+    return status;
+  }
 
   // Waits for a connection: the only place with retries. The channel reconnects by itself, but
   // stays in TRANSIENT_FAILURE meanwhile, so attempts are counted by pauses in that state.
@@ -271,7 +289,6 @@ class Client::Impl {
   const ClientOptions options_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<Stub> stub_;
-  const std::unique_ptr<health::Health::Stub> health_stub_;
 };
 
 std::string TraceIdOf(const absl::Status& status) {
@@ -372,16 +389,15 @@ absl::Status Client::UnloadModel(const std::string& model, int64_t version,
 
 absl::StatusOr<Health> Client::CheckHealth(const std::string& service,
                                            absl::Duration deadline) const {
-  health::HealthCheckRequest request;
-  request.set_service(service);
-  using Response = health::HealthCheckResponse;
+  HealthRequest request;
+  request.set_value(service);
   DEEPPCR_ASSIGN_OR_RETURN(
-      const Response response,
-      impl_->Call<Response>(deadline, [&](grpc::ClientContext* context, Response* message) {
-        return impl_->health_stub().Check(context, request, message);
+      const HealthReply reply,
+      impl_->Call<HealthReply>(deadline, [&](grpc::ClientContext* context, HealthReply* message) {
+        return impl_->CallHealth(context, request, message);
       }));
-  if (response.status() == Response::SERVING) return Health::kServing;
-  if (response.status() == Response::NOT_SERVING) return Health::kNotServing;
+  if (reply.value() == 1) return Health::kServing;
+  if (reply.value() == 2) return Health::kNotServing;
   return Health::kUnknown;
 }
 

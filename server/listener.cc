@@ -28,13 +28,15 @@ namespace {
 constexpr int kFlags = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
 constexpr std::chrono::seconds kLockPatience{5};
 
+std::string LockOf(const std::string& path) { return path + ".lock"; }
+
 // Keeps other servers away from the file of a socket: between the look at what is there and the
 // socket that listens, and between the look at whose file it is and its end, one of them could do
 // the same.
 absl::StatusOr<FileLock> LockFileOf(const std::string& path) {
   const auto end = std::chrono::steady_clock::now() + kLockPatience;
   while (true) {
-    absl::StatusOr<FileLock> lock = FileLock::Take(path + ".lock");
+    absl::StatusOr<FileLock> lock = FileLock::Take(LockOf(path));
     if (!absl::IsFailedPrecondition(lock.status()) || std::chrono::steady_clock::now() > end)
       return lock;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -169,9 +171,11 @@ Listener::Listener(Listener&& other) noexcept
       path_(std::exchange(other.path_, {})),
       inode_(other.inode_) {}
 
-// Another server may have put its own there since, if it found nobody that listens.
+// Another server may have put its own there since, if it found nobody that listens. One that is
+// about to has the lock, and removes what it finds.
 void Listener::RemoveFile() const {
-  const absl::StatusOr<FileLock> lock = LockFileOf(path_);
+  const absl::StatusOr<FileLock> lock = FileLock::Take(LockOf(path_));
+  if (!lock.ok()) return;
   struct stat status = {};
   if (lstat(path_.c_str(), &status) == 0 && status.st_ino == inode_) unlink(path_.c_str());
 }

@@ -34,6 +34,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kShutdownDeadline(300);
 constexpr int kMaxSyncThreads = 16;
 constexpr std::chrono::milliseconds kLookInterval(1000);
+// A certificate and its key are replaced within less.
+constexpr std::chrono::milliseconds kTlsPatience(2000);
 // A connection that is silent from its beginning takes a place for this long.
 constexpr int kHandshakeMilliseconds = 10000;
 // The time between cancelling the calls that are left and giving up on them.
@@ -223,8 +225,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config
   if (server->authorizer_.enabled())
     gate = std::make_shared<TokenGate>(server->authorizer_, server->metrics_, logger);
   if (!config.tls_cert.empty()) {
-    DEEPPCR_ASSIGN_OR_RETURN(server->tls_files_,
-                             TlsFiles::Open(config.tls_key, config.tls_cert, config.tls_client_ca));
+    DEEPPCR_ASSIGN_OR_RETURN(
+        server->tls_files_,
+        TlsFiles::Open(config.tls_key, config.tls_cert, config.tls_client_ca, kTlsPatience));
     server->metrics_.SetCertificateEnd(server->tls_files_->end());
   }
   const auto credentials = MakeCredentials(config, server->tls_files_.get(), gate);

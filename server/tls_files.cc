@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <thread>
 
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -103,10 +104,16 @@ TlsFiles::TlsFiles(const std::string& key, const std::string& certificate,
 
 absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Open(const std::string& key,
                                                          const std::string& certificate,
-                                                         const std::string& client_authority) {
+                                                         const std::string& client_authority,
+                                                         std::chrono::milliseconds patience) {
   std::unique_ptr<TlsFiles> files(new TlsFiles(key, certificate, client_authority));
-  DEEPPCR_RETURN_IF_ERROR(files->Refresh());
-  return files;
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (true) {
+    const absl::Status status = files->Refresh();
+    if (status.ok()) return files;
+    if (std::chrono::steady_clock::now() >= end) return status;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
 }
 
 absl::Status TlsFiles::Refresh() {

@@ -2,6 +2,7 @@
 #ifndef DEEPPCR_SERVER_TLS_FILES_H_
 #define DEEPPCR_SERVER_TLS_FILES_H_
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -19,11 +20,13 @@ namespace deeppcr {
 class TlsFiles {
  public:
   // key, certificate: PEM files of one pair; client_authority: a PEM file, or empty.
+  // patience: how long to wait for files that fit, as they may be replaced just now.
   // Errors: those of ReadLinkedFile; kInvalidArgument naming the flag, for a file that is no PEM,
   // or a key that has a password or is not the certificate's; kUnavailable without memory files.
   static absl::StatusOr<std::unique_ptr<TlsFiles>> Open(const std::string& key,
                                                         const std::string& certificate,
-                                                        const std::string& client_authority);
+                                                        const std::string& client_authority,
+                                                        std::chrono::milliseconds patience);
 
   // Takes what has changed. Errors: those of Open, every time until the files are right; what was
   // taken before stays. For one thread at a time.

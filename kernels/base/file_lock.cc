@@ -37,7 +37,8 @@ absl::StatusOr<FileLock> FileLock::Take(const std::string& path) {
   // Whoever held the lock may have removed the file between our open and our flock: what is locked
   // then is nobody's any more.
   while (true) {
-    const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+    const int file =
+        ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
     if (file < 0) return SystemError("open", path, errno);
     if (::flock(file, LOCK_EX | LOCK_NB) != 0) {
       const int error = errno;
@@ -46,6 +47,11 @@ absl::StatusOr<FileLock> FileLock::Take(const std::string& path) {
       if (error == EWOULDBLOCK)
         return absl::FailedPreconditionError(StrCat(path, " is locked by another process"));
       return SystemError("lock", path, error);
+    }
+    struct stat status = {};
+    if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size != 0) {
+      ::close(file);
+      return absl::AlreadyExistsError(StrCat(path, " is there, and is no lock"));
     }
     FileLock lock(path, file);
     if (Names(path, file)) return lock;

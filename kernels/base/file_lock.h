@@ -15,7 +15,8 @@ namespace deeppcr {
 class FileLock {
  public:
   // Never waits. Errors, each naming the path: kFailedPrecondition where another holds the lock;
-  // kNotFound, kPermissionDenied, kUnavailable from the file system, also one without locks.
+  // kAlreadyExists for what is no empty file, and so nobody's lock; kNotFound, kPermissionDenied,
+  // kUnavailable from the file system, also one without locks.
   static absl::StatusOr<FileLock> Take(const std::string& path);
 
   FileLock(FileLock&& other) noexcept;

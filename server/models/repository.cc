@@ -127,10 +127,8 @@ absl::StatusOr<std::vector<int64_t>> Repository::VersionsOf(const std::string& n
   for (const std::string& entry : EntriesOf(directory, error)) {
     const int64_t version = ParseVersion(entry);
     if (version <= 0 || !MayBeVersion(directory / entry)) continue;
-    if (is_flat && !HoldsConfig(directory / entry)) continue;
-    if (is_flat && version == 1)
-      return absl::FailedPreconditionError(
-          StrCat(what, ": both config.json and the folder 1 would be its version 1"));
+    // Version 1 is the folder itself, whatever one of that name holds.
+    if (is_flat && (version == 1 || !HoldsConfig(directory / entry))) continue;
     versions.push_back(version);
   }
   if (error) return CannotRead(what, error);

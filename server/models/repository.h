@@ -32,8 +32,8 @@ class Repository {
   Repository(const std::string& folder) : folder_(folder) {}  // NOLINT
   // The one model of this name. The folder holds its versions, or, with a config.json of its own,
   // is version 1, as what model hubs hand out; it may be reached by a link, and there hidden
-  // entries and folders beside the files mean nothing, but for later versions, which are folders
-  // with a config.json of their own.
+  // entries and folders beside the files mean nothing, but for later versions (2 and above),
+  // which are folders with a config.json of their own.
   static Repository OfModel(Path folder, std::string name);
 
   // The names in it that may be models, sorted; as many as could be read where `error` is set.

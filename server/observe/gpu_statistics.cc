@@ -3,7 +3,10 @@
 
 #include <dlfcn.h>
 
+#include <condition_variable>
+#include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "prometheus/metric_family.h"
@@ -96,37 +99,64 @@ struct GpuStatistics::Library {
   std::vector<Gpu> gpus;
 };
 
+// What the thread and those that collect have in common.
+struct GpuStatistics::Asking {
+  using Clock = std::chrono::steady_clock;
+  using Families = std::vector<prometheus::MetricFamily>;
+
+  Asking(Options how, std::unique_ptr<Library> of)
+      : options(std::move(how)), library(std::move(of)) {}
+
+  Families Ask() const;
+  void Run() {
+    std::unique_lock lock(mutex);
+    while (!leaving) {
+      const Clock::time_point now = Clock::now();
+      lock.unlock();
+      Families families = Ask();
+      lock.lock();
+      last = std::move(families);
+      asked = now;
+      changed.wait_for(lock, options.period, [this] { return leaving; });
+    }
+    left = true;
+    changed.notify_all();
+  }
+
+  const Options options;
+  const std::unique_ptr<Library> library;
+  std::mutex mutex;
+  std::condition_variable changed;
+  // The members below are guarded by mutex.
+  Families last;
+  Clock::time_point asked = Clock::now();  // when the driver was asked for it
+  bool leaving = false, left = false;
+};
+
 std::unique_ptr<GpuStatistics> GpuStatistics::Open(Options options) {
   auto library = std::make_unique<Library>();
   if (!library->Load(options.library)) return nullptr;
-  return std::unique_ptr<GpuStatistics>(new GpuStatistics(std::move(options), std::move(library)));
+  auto asking = std::make_shared<Asking>(std::move(options), std::move(library));
+  std::thread([asking] { asking->Run(); }).detach();
+  return std::unique_ptr<GpuStatistics>(new GpuStatistics(std::move(asking)));
 }
 
-GpuStatistics::GpuStatistics(Options options, std::unique_ptr<Library> library)
-    : options_(std::move(options)),
-      library_(std::move(library)),
-      asked_(Clock::now()),
-      thread_([this](const std::stop_token& stop) { Run(stop); }) {}
+GpuStatistics::GpuStatistics(std::shared_ptr<Asking> asking) : asking_(std::move(asking)) {}
 
-GpuStatistics::~GpuStatistics() = default;
-
-void GpuStatistics::Run(const std::stop_token& stop) {
-  while (!stop.stop_requested()) {
-    const Clock::time_point now = Clock::now();
-    Families families = Ask();
-    std::unique_lock lock(mutex_);
-    last_ = std::move(families);
-    asked_ = now;
-    woken_.wait_for(lock, stop, options_.period, [] { return false; });
-  }
+GpuStatistics::~GpuStatistics() {
+  std::unique_lock lock(asking_->mutex);
+  asking_->leaving = true;
+  asking_->changed.notify_all();
+  asking_->changed.wait_for(lock, std::chrono::seconds(1), [this] { return asking_->left; });
 }
 
-GpuStatistics::Families GpuStatistics::Collect() const {
-  const std::lock_guard lock(mutex_);
-  return Clock::now() - asked_ > options_.max_age ? Families() : last_;
+std::vector<prometheus::MetricFamily> GpuStatistics::Collect() const {
+  const std::lock_guard lock(asking_->mutex);
+  const bool is_old = Asking::Clock::now() - asking_->asked > asking_->options.max_age;
+  return is_old ? Asking::Families() : asking_->last;
 }
 
-GpuStatistics::Families GpuStatistics::Ask() const {
+GpuStatistics::Asking::Families GpuStatistics::Asking::Ask() const {
   prometheus::MetricFamily utilization =
       Family("nv_gpu_utilization", "Share of time that kernels ran, in [0, 1].");
   prometheus::MetricFamily power = Family("nv_gpu_power_usage", "Power of the GPU in watts.");
@@ -136,18 +166,18 @@ GpuStatistics::Families GpuStatistics::Ask() const {
       Family("nv_gpu_memory_used_bytes", "Memory of the GPU in use, by all processes, in bytes.");
   prometheus::MetricFamily clocks =
       Family("deeppcr_gpu_clock_hertz", "Clocks of the GPU: of its multiprocessors, of memory.");
-  for (const auto& [device, uuid] : library_->gpus) {
-    if (Library::Utilization now = {}; library_->utilization(device, &now) == Library::kSuccess)
+  for (const auto& [device, uuid] : library->gpus) {
+    if (Library::Utilization now = {}; library->utilization(device, &now) == Library::kSuccess)
       Add(utilization, uuid, 0.01 * now.gpu);
-    if (unsigned milliwatts = 0; library_->power(device, &milliwatts) == Library::kSuccess)
+    if (unsigned milliwatts = 0; library->power(device, &milliwatts) == Library::kSuccess)
       Add(power, uuid, 1e-3 * milliwatts);
-    if (Library::MemoryInfo now = {}; library_->memory(device, &now) == Library::kSuccess) {
+    if (Library::MemoryInfo now = {}; library->memory(device, &now) == Library::kSuccess) {
       Add(total, uuid, static_cast<double>(now.total));
       Add(used, uuid, static_cast<double>(now.used));
     }
     for (const auto& [type, name] :
          {std::pair{Library::kSmClock, "sm"}, {Library::kMemoryClock, "memory"}}) {
-      if (unsigned megahertz = 0; library_->clock(device, type, &megahertz) == Library::kSuccess)
+      if (unsigned megahertz = 0; library->clock(device, type, &megahertz) == Library::kSuccess)
         Add(clocks, uuid, 1e6 * megahertz, name);
     }
   }

@@ -3,12 +3,8 @@
 #define DEEPPCR_SERVER_OBSERVE_GPU_STATISTICS_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
-#include <stop_token>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "prometheus/collectable.h"
@@ -23,7 +19,8 @@ namespace deeppcr {
 //   nv_gpu_memory_total_bytes, nv_gpu_memory_used_bytes
 //   deeppcr_gpu_clock_hertz    label clock: sm, memory
 // A thread of its own asks the driver, which may take its time, or never answer: whoever collects
-// gets what it last said, and nothing once that is old. Thread-safe.
+// gets what it last said, and nothing once that is old, and whoever ends waits a second at most.
+// Thread-safe.
 class GpuStatistics : public prometheus::Collectable {
  public:
   struct Options {
@@ -40,21 +37,12 @@ class GpuStatistics : public prometheus::Collectable {
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
-  using Clock = std::chrono::steady_clock;
-  using Families = std::vector<prometheus::MetricFamily>;
   struct Library;
-  GpuStatistics(Options options, std::unique_ptr<Library> library);
+  struct Asking;
+  explicit GpuStatistics(std::shared_ptr<Asking> asking);
 
-  Families Ask() const;
-  void Run(const std::stop_token& stop);
-
-  const Options options_;
-  const std::unique_ptr<Library> library_;
-  mutable std::mutex mutex_;
-  std::condition_variable_any woken_;
-  Families last_;            // guarded by mutex_, as is the next one
-  Clock::time_point asked_;  // when the driver was asked for it
-  std::jthread thread_;
+  // Shared with the thread, which a driver that hangs keeps beyond this object.
+  const std::shared_ptr<Asking> asking_;
 };
 
 }  // namespace deeppcr

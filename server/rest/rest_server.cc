@@ -67,6 +67,11 @@ absl::StatusOr<std::optional<int64_t>> BytesIn(MHD_Connection* connection, const
   return InvalidArgument(name, ": expected a number of bytes, got ", Quoted(text));
 }
 
+// True for what gRPC takes for the value of a header.
+bool IsPlain(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c >= 0x20 && c <= 0x7e; });
+}
+
 MHD_Result AsResult(bool good) { return good ? MHD_YES : MHD_NO; }
 
 MHD_Result HandleRequest(void* self, MHD_Connection* connection, const char* url,
@@ -88,11 +93,18 @@ void HandleEnd(void* self, MHD_Connection*, void** exchange, MHD_RequestTerminat
 // Leaves paths as they came: an escaped slash is no slash, and names have no escapes.
 size_t LeaveEscaped(void*, MHD_Connection*, char* text) { return std::strlen(text); }
 
-// Counts the headers that say where a body ends.
-MHD_Result CountLengths(void* count, MHD_ValueKind, const char* name, const char*) {
+// The headers of a request, seen by name.
+struct HeaderNames {
+  int lengths = 0;       // of those that say where a body ends
+  bool strange = false;  // one has a blank, which others leave away, or another byte of no name
+};
+
+MHD_Result Note(void* seen, MHD_ValueKind, const char* name, const char*) {
+  auto& names = *static_cast<HeaderNames*>(seen);
   const bool is_length = strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0 ||
                          strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0;
-  *static_cast<int*>(count) += is_length ? 1 : 0;
+  names.lengths += is_length ? 1 : 0;
+  for (const char* c = name; *c != 0; ++c) names.strange = names.strange || *c <= ' ' || *c > '~';
   return MHD_YES;
 }
 
@@ -228,17 +240,19 @@ bool RestServer::Begin(MHD_Connection* connection, const char* path, std::string
 // Refuses what would mean one thing here and another to a proxy in front, and what gRPC would take
 // for a fault of ours.
 absl::Status RestServer::CheckHeaders(MHD_Connection* connection, Exchange& exchange) const {
-  int lengths = 0;
-  MHD_get_connection_values(connection, MHD_HEADER_KIND, &CountLengths, &lengths);
-  if (lengths > 1) return InvalidArgument("expected one Content-Length or Transfer-Encoding");
+  HeaderNames names;
+  MHD_get_connection_values(connection, MHD_HEADER_KIND, &Note, &names);
+  if (names.lengths > 1) return InvalidArgument("expected one Content-Length or Transfer-Encoding");
+  if (names.strange) return InvalidArgument("expected names of headers without blanks");
   for (const auto& [name, value] :
        {std::pair{MHD_HTTP_HEADER_AUTHORIZATION, &exchange.authorization},
-        std::pair{"traceparent", &exchange.traceparent},
-        std::pair{"x-request-id", &exchange.request_id}}) {
+        std::pair{"traceparent", &exchange.traceparent}}) {
     *value = HeaderOf(connection, name);
-    const bool plain = std::ranges::all_of(*value, [](char c) { return c >= 0x20 && c <= 0x7e; });
-    if (!plain) return InvalidArgument(name, ": expected printable ASCII");
+    if (!IsPlain(*value)) return InvalidArgument(name, ": expected printable ASCII");
   }
+  // A proxy's name for the request decides nothing.
+  exchange.request_id = HeaderOf(connection, "x-request-id");
+  if (!IsPlain(exchange.request_id)) exchange.request_id.clear();
   DEEPPCR_ASSIGN_OR_RETURN(exchange.json_bytes, BytesIn(connection, kJsonLength));
   return absl::OkStatus();
 }

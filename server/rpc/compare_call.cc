@@ -99,9 +99,9 @@ absl::Status CompareCall::Compute(v1::CompareResponse* reply) {
   timings_.run.wall_seconds = SecondsSince(start);
   timings_.batch_samples = input_.request.num_samples;
   if (absl::IsDeadlineExceeded(rows.status()) && !Fired(&token_))
-    return NeverFits("the comparison takes longer than the ", seconds,
-                     " seconds of this server's --compare_seconds; ask for fewer samples ",
-                     "or rows");
+    return ResourceExhausted("the comparison takes longer than the ", seconds,
+                             " seconds of this server's --compare_seconds; ask for fewer samples ",
+                             "or rows");
   if (!rows.ok()) return rows.status();
   FillCompare(system_->plan(), input_, *rows, reply);
   return absl::OkStatus();

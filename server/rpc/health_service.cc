@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/rpc/health_service.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -9,10 +10,45 @@ namespace deeppcr {
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
+namespace {
+
+// The name in a request; nothing if it is none.
+std::optional<std::string> NameIn(const grpc::ByteBuffer& request) {
+  if (request.Length() > kMaxHealthRequestBytes) return std::nullopt;
+  // Deserializing takes the bytes away, which are gRPC's.
+  grpc::ByteBuffer bytes = request;
+  HealthCheckRequest parsed;
+  if (!grpc::SerializationTraits<HealthCheckRequest>::Deserialize(&bytes, &parsed).ok())
+    return std::nullopt;
+  return parsed.service();
+}
+
+grpc::Status NoRequest() {
+  return {grpc::StatusCode::INVALID_ARGUMENT,
+          "expected a grpc.health.v1.HealthCheckRequest of at most " +
+              std::to_string(kMaxHealthRequestBytes) + " bytes"};
+}
+
+grpc::ByteBuffer MessageOf(HealthCheckResponse::ServingStatus status) {
+  HealthCheckResponse response;
+  response.set_status(status);
+  const grpc::Slice slice(response.SerializeAsString());
+  return {&slice, 1};
+}
+
+// Ends a call of Watch that is none.
+class Refusal final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  Refusal() { Finish(NoRequest()); }
+  void OnDone() override { delete this; }
+};
+
+}  // namespace
+
 // A call of Watch. What gRPC is to do is decided under the service's lock and done without it,
 // since gRPC may call back at once. A watcher lives until OnDone, which comes after Finish, and
 // Finish is not decided while a message is on its way.
-class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheckResponse> {
+class HealthService::Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   Watcher(HealthService& service, std::string name) : service_(service), name_(std::move(name)) {}
 
@@ -22,7 +58,7 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheck
     if (writing_ || over_ || sent_ == now) return false;
     writing_ = true;
     sent_ = now;
-    message_.set_status(now);
+    message_ = MessageOf(now);
     return true;
   }
   void Write() { StartWrite(&message_); }
@@ -66,7 +102,7 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheck
 
   HealthService& service_;
   const std::string name_;
-  HealthCheckResponse message_;
+  grpc::ByteBuffer message_;
   std::optional<Status> sent_;
   bool writing_ = false, cancelled_ = false, over_ = false;
 };
@@ -89,24 +125,31 @@ void HealthService::Publish(Statuses statuses) {
 }
 
 grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* rpc,
-                                               const HealthCheckRequest* request,
-                                               HealthCheckResponse* response) {
+                                               const grpc::ByteBuffer* request,
+                                               grpc::ByteBuffer* response) {
+  grpc::ServerUnaryReactor* reactor = rpc->DefaultReactor();
+  const std::optional<std::string> name = NameIn(*request);
+  if (!name.has_value()) {
+    reactor->Finish(NoRequest());
+    return reactor;
+  }
   std::optional<Status> status;
   {
     const std::lock_guard lock(mutex_);
-    status = Find(request->service());
+    status = Find(*name);
   }
-  if (status.has_value()) response->set_status(*status);
-  grpc::ServerUnaryReactor* reactor = rpc->DefaultReactor();
+  if (status.has_value()) *response = MessageOf(*status);
   reactor->Finish(status.has_value()
                       ? grpc::Status::OK
                       : grpc::Status(grpc::StatusCode::NOT_FOUND, "nothing of this name is known"));
   return reactor;
 }
 
-grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
-    grpc::CallbackServerContext*, const HealthCheckRequest* request) {
-  auto* watcher = new Watcher(*this, request->service());
+grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(grpc::CallbackServerContext*,
+                                                                 const grpc::ByteBuffer* request) {
+  std::optional<std::string> name = NameIn(*request);
+  if (!name.has_value()) return new Refusal();
+  auto* watcher = new Watcher(*this, *std::move(name));
   {
     const std::lock_guard lock(mutex_);
     watchers_.insert(watcher);

@@ -2,22 +2,28 @@
 #ifndef DEEPPCR_SERVER_RPC_HEALTH_SERVICE_H_
 #define DEEPPCR_SERVER_RPC_HEALTH_SERVICE_H_
 
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
 
 namespace deeppcr {
 
+using RawHealthService = grpc::health::v1::Health::WithRawCallbackMethod_Check<
+    grpc::health::v1::Health::WithRawCallbackMethod_Watch<grpc::health::v1::Health::Service>>;
+
 // The health protocol of gRPC (grpc.health.v1), which balancers and probes speak. gRPC's own
 // service of it never forgets a name; of this one a name that is not published any more is unknown.
-// Names are answered to whoever asks, with a token or without. Thread-safe; must outlive the
-// server that it is registered with.
-class HealthService final : public grpc::health::v1::Health::CallbackService {
+// Names are answered to whoever asks, with a token or without, so requests are at most
+// kMaxHealthRequestBytes long: a longer one, or one that is none, is INVALID_ARGUMENT. Thread-safe;
+// must outlive the server that it is registered with.
+class HealthService final : public RawHealthService {
  public:
   // By name: whether it serves. The empty name is the server itself.
   using Statuses = std::map<std::string, bool, std::less<>>;
@@ -25,12 +31,10 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   // Replaces all that is known, and tells those that watch what has changed for them.
   void Publish(Statuses statuses);
 
-  grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* rpc,
-                                  const grpc::health::v1::HealthCheckRequest* request,
-                                  grpc::health::v1::HealthCheckResponse* response) override;
-  grpc::ServerWriteReactor<grpc::health::v1::HealthCheckResponse>* Watch(
-      grpc::CallbackServerContext* rpc,
-      const grpc::health::v1::HealthCheckRequest* request) override;
+  grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* rpc, const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Watch(grpc::CallbackServerContext* rpc,
+                                                    const grpc::ByteBuffer* request) override;
 
  private:
   using Status = grpc::health::v1::HealthCheckResponse::ServingStatus;
@@ -43,6 +47,9 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   Statuses statuses_;            // guarded by mutex_, as are the watchers and what they hold
   std::set<Watcher*> watchers_;  // until gRPC is done with them
 };
+
+// Twice the longest name of a model.
+inline constexpr size_t kMaxHealthRequestBytes = 256;
 
 }  // namespace deeppcr
 

@@ -104,7 +104,8 @@ TEST_F(FailoverTest, AServerThatIsStoppedCostsNoCallEvenWithoutRetries) {
   Finish();
 }
 
-// Connections that are old are told to go while their calls are still taken.
+// Connections that are old are told to go while their calls are still taken. (gRPC makes a call
+// that a connection did not take any more again by itself, on another one.)
 TEST(AgeingTest, AServerThatIsStoppedCostsNoCallOfClientsThatHeedNothing) {
   TemporaryDirectory folder;
   WriteRandomModel(folder.File("net/1"), {});
@@ -123,7 +124,6 @@ TEST(AgeingTest, AServerThatIsStoppedCostsNoCallOfClientsThatHeedNothing) {
     clients.emplace_back([&, t] {
       grpc::ChannelArguments arguments;
       arguments.SetServiceConfigJSON(R"({"loadBalancingConfig": [{"round_robin": {}}]})");
-      arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
       arguments.SetInt("test.distinct", t);
       const auto stub = v1::DeepPcr::NewStub(
           grpc::CreateCustomChannel(list, grpc::InsecureChannelCredentials(), arguments));

@@ -55,9 +55,11 @@ class TlsFilesTest : public ::testing::Test {
     std::filesystem::copy_file(folder_.File(name + kind), folder_.File("next"));
     std::filesystem::rename(folder_.File("next"), folder_.File("server" + kind));
   }
-  absl::StatusOr<std::unique_ptr<TlsFiles>> Open(const std::string& authority = "") {
+  absl::StatusOr<std::unique_ptr<TlsFiles>> Open(
+      const std::string& authority = "",
+      std::chrono::milliseconds patience = std::chrono::milliseconds(0)) {
     return TlsFiles::Open(folder_.File("server.key"), folder_.File("server.pem"),
-                          authority.empty() ? "" : folder_.File(authority));
+                          authority.empty() ? "" : folder_.File(authority), patience);
   }
   std::string Pem(const std::string& name) { return ContentOf(folder_.File(name + ".pem")); }
 
@@ -88,6 +90,20 @@ TEST_F(TlsFilesTest, AKeyWithoutItsCertificateIsNotTaken) {
   EXPECT_NE(second, first);
   EXPECT_TRUE(IsPair(second));
   EXPECT_THAT(second, ::testing::EndsWith(Pem("second")));
+}
+
+// A server that starts while they are replaced waits for the second one.
+TEST_F(TlsFilesTest, AServerMayStartInBetween) {
+  Use("second", ".key");
+  ExpectError(Open().status(), StatusCode::kInvalidArgument, "is not the key of");
+  std::thread renewal([this] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    Use("second", ".pem");
+  });
+  const auto files = Open("", std::chrono::seconds(60));
+  renewal.join();
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_THAT(ContentOf((*files)->pair_path()), ::testing::EndsWith(Pem("second")));
 }
 
 TEST_F(TlsFilesTest, FilesThatAreNoneOrGoneAreNotTaken) {
@@ -124,7 +140,7 @@ TEST_F(TlsFilesTest, NeitherPartWaitsForTheOther) {
 TEST_F(TlsFilesTest, OneFileMayHoldBoth) {
   const std::string both = folder_.File("both.pem");
   std::ofstream(both) << Pem("first") << ContentOf(folder_.File("first.key")) << Pem("ca");
-  const auto files = TlsFiles::Open(both, both, "");
+  const auto files = TlsFiles::Open(both, both, "", std::chrono::milliseconds(0));
   ASSERT_TRUE(files.ok()) << files.status();
   EXPECT_TRUE(IsPair(ContentOf((*files)->pair_path())));
 }

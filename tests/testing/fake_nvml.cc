@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 namespace {
 
@@ -18,9 +19,10 @@ struct MemoryInfo {
 constexpr int kSuccess = 0, kNotSupported = 3;
 int devices[2];
 
+std::string hangs;
+
 void HangWhileAsked() {
-  const char* const file = std::getenv("DEEPPCR_FAKE_GPU_HANGS");
-  while (file != nullptr && access(file, F_OK) == 0) usleep(1000);
+  while (!hangs.empty() && access(hangs.c_str(), F_OK) == 0) usleep(1000);
 }
 
 bool IsFirst(const void* device) { return device == &devices[0]; }
@@ -29,7 +31,11 @@ bool IsFirst(const void* device) { return device == &devices[0]; }
 
 extern "C" {
 
-int nvmlInit_v2() { return kSuccess; }
+int nvmlInit_v2() {
+  const char* const file = std::getenv("DEEPPCR_FAKE_GPU_HANGS");
+  hangs = file == nullptr ? "" : file;
+  return kSuccess;
+}
 int nvmlShutdown() { return kSuccess; }
 int nvmlDeviceGetCount_v2(unsigned* count) {
   *count = 2;

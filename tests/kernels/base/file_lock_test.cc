@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -96,6 +98,19 @@ TEST(FileLockTest, HasOneHolderAmongManyWhoTry) {
   threads.clear();
   EXPECT_GT(taken, 0);
   EXPECT_EQ(most, 0);
+}
+
+// What others keep under the name is not taken for a lock, which would be removed in the end.
+TEST(FileLockTest, LeavesAloneWhatIsNoLock) {
+  const TemporaryDirectory folder;
+  const std::string file = folder.File("file"), pipe = folder.File("pipe");
+  std::ofstream(file) << "precious";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {file, pipe}) {
+    ExpectError(FileLock::Take(path).status(), absl::StatusCode::kAlreadyExists,
+                path + " is there, and is no lock");
+    EXPECT_TRUE(std::filesystem::exists(path));
+  }
 }
 
 TEST(FileLockTest, NamesWhatCannotBeOpened) {

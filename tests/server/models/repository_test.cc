@@ -135,10 +135,9 @@ TEST_F(RepositoryTest, TheFolderOfOneModelMayBeItsVersionOne) {
   EXPECT_TRUE(one.CheckVersion("net", 7).ok());
   EXPECT_TRUE(one.CheckVersion("net", 1).ok());
   fs::create_directories(root() / "1");
-  EXPECT_TRUE(one.VersionsOf("net").ok());
   std::ofstream(root() / "1" / "config.json") << "{}";
-  ExpectError(one.VersionsOf("net"), StatusCode::kFailedPrecondition,
-              "both config.json and the folder 1 would be its version 1");
+  EXPECT_EQ(*one.VersionsOf("net"), (std::vector<int64_t>{1, 7}));
+  EXPECT_EQ(one.FolderOf("net", 1), root());
   fs::remove_all(root() / "1");
 
   fs::create_symlink("/etc/passwd", root() / "scheduler_config.json");

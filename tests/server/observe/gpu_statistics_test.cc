@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -57,7 +58,7 @@ TEST(GpuStatisticsTest, NobodyWaitsForADriverThatHangs) {
   const testing::TemporaryDirectory folder;
   const std::string hangs = folder.File("hangs");
   ASSERT_EQ(setenv("DEEPPCR_FAKE_GPU_HANGS", hangs.c_str(), 1), 0);
-  const auto statistics = GpuStatistics::Open(
+  auto statistics = GpuStatistics::Open(
       {.library = FAKE_NVML, .period = milliseconds(5), .max_age = milliseconds(300)});
   ASSERT_NE(statistics, nullptr);
   while (SeriesOf(*statistics).empty()) std::this_thread::sleep_for(milliseconds(1));
@@ -65,6 +66,19 @@ TEST(GpuStatisticsTest, NobodyWaitsForADriverThatHangs) {
   while (!SeriesOf(*statistics).empty()) std::this_thread::sleep_for(milliseconds(1));
   std::filesystem::remove(hangs);
   while (SeriesOf(*statistics).empty()) std::this_thread::sleep_for(milliseconds(1));
+
+  // Nor does the end wait for it; its thread goes when it answers.
+  std::ofstream(hangs) << "";
+  while (!SeriesOf(*statistics).empty()) std::this_thread::sleep_for(milliseconds(1));
+  std::atomic<bool> ended{false};
+  std::thread end([&] {
+    statistics.reset();
+    ended.store(true);
+  });
+  for (int i = 0; i < 10000 && !ended.load(); ++i) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_TRUE(ended.load());
+  std::filesystem::remove(hangs);
+  end.join();
   unsetenv("DEEPPCR_FAKE_GPU_HANGS");
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/rpc/health_service.h"
 
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -85,6 +86,31 @@ TEST_F(HealthServiceTest, WatchersHearOfEveryChangeOfTheirName) {
   watch->context.TryCancel();
   EXPECT_EQ(watch->Next(), -1);
   EXPECT_EQ(watch->reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+// Whoever asks is unknown: what it sends takes no memory that lasts.
+TEST_F(HealthServiceTest, RequestsAreShortAndAreSuch) {
+  EXPECT_EQ(Check(std::string(200, 'x')), -1);
+  const std::string invalid("\x0a\x02\xff\xfe", 4), cut("\x0a\x05x", 3);
+  for (const std::string& bytes : {std::string(1 << 20, 'x'), invalid, cut}) {
+    for (const char* method : {"Check", "Watch"}) {
+      grpc::GenericStub stub(server_->InProcessChannel({}));
+      grpc::ClientContext context;
+      grpc::CompletionQueue queue;
+      const grpc::Slice slice(bytes);
+      grpc::ByteBuffer request(&slice, 1), response;
+      const auto call = stub.PrepareUnaryCall(
+          &context, std::string("/grpc.health.v1.Health/") + method, request, &queue);
+      call->StartCall();
+      grpc::Status status;
+      call->Finish(&response, &status, nullptr);
+      void* tag = nullptr;
+      bool ok = false;
+      ASSERT_TRUE(queue.Next(&tag, &ok));
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT)
+          << method << " of " << bytes.size() << ": " << status.error_message();
+    }
+  }
 }
 
 TEST_F(HealthServiceTest, WatchersMayComeAndGoWhileMuchChanges) {
