@@ -140,6 +140,9 @@ plain_phases() {
   if $install && ! make_environment tritonclient tests/integration/tritonclient_requirements.txt; then
     skip "tritonclient" "PyPI is not reached: the published client is not tested with"
   fi
+  if $install && ! make_environment python tests/client/python/requirements.txt; then
+    skip "Python client" "PyPI is not reached: the package is not tested"
+  fi
   phase "tests" run_ctest build/test -LE slow
 }
 

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Client of DeepPCR Serve.
+
+import deeppcr
+with deeppcr.serve("models") as server:
+    samples = server.client().generate("digits-ddpm", 16, seed=0)
+    print(samples.report)
+"""
+
+from deeppcr.client import Client, Policy
+from deeppcr.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    DeepPcrError,
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    NotConvergedError,
+    NotFoundError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    UnauthenticatedError,
+    UnavailableError,
+    UnimplementedError,
+)
+from deeppcr.noise import noise
+from deeppcr.requests import Generation, Options
+from deeppcr.results import Comparison, Gradients, Progress, Report, Result, SampleReport
+from deeppcr.serving import Server, ServerError, find_server, serve
+
+__all__ = [
+    "CancelledError",
+    "Client",
+    "Comparison",
+    "DeadlineExceededError",
+    "DeepPcrError",
+    "FailedPreconditionError",
+    "Generation",
+    "Gradients",
+    "InternalError",
+    "InvalidArgumentError",
+    "NotConvergedError",
+    "NotFoundError",
+    "Options",
+    "PermissionDeniedError",
+    "Policy",
+    "Progress",
+    "Report",
+    "ResourceExhaustedError",
+    "Result",
+    "SampleReport",
+    "Server",
+    "ServerError",
+    "UnauthenticatedError",
+    "UnavailableError",
+    "UnimplementedError",
+    "find_server",
+    "noise",
+    "serve",
+]

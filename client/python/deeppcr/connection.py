@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a server is, and how it is called: what the sync and the async client have in common."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import pathlib
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+# deploy/README.md says what it does; a test holds the two together.
+FLEET_SERVICE_CONFIG = {
+    "loadBalancingConfig": [{"round_robin": {}}],
+    "healthCheckConfig": {"serviceName": ""},
+    "methodConfig": [
+        {
+            "name": [
+                {"service": "deeppcr.v1.DeepPcr"},
+                {"service": "inference.GRPCInferenceService"},
+            ],
+            "retryPolicy": {
+                "maxAttempts": 3,
+                "initialBackoff": "0.05s",
+                "maxBackoff": "0.5s",
+                "backoffMultiplier": 2,
+                "retryableStatusCodes": ["UNAVAILABLE"],
+            },
+        }
+    ],
+}
+
+_MOST_REPLY_BYTES = 2047 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Target:
+    """An address as gRPC wants it."""
+
+    text: str
+    is_socket: bool = False
+    is_loopback: bool = False
+    is_fleet: bool = False
+
+
+def _host_of(address: str) -> str:
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        return ""
+    bracketed = len(host) > 2 and host.startswith("[") and host.endswith("]")
+    return host if bracketed or (host and not set(host) & set("/:[] \t\r\n")) else ""
+
+
+def _ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return None
+
+
+def parse_server(server: str) -> Target:
+    """host:port, unix:FILE, dns:///host:port, or IP addresses of one kind with ports, by commas."""
+    wrong = ValueError(
+        "server: expected host:port with a port from 1 to 65535, unix:FILE, dns:///host:port, or "
+        f"IP addresses of one kind with ports, by commas, got {server!r}"
+    )
+    if server.startswith("unix:"):
+        if server == "unix:":
+            raise wrong
+        return Target(server, is_socket=True, is_loopback=True)
+    if server.startswith("dns:///"):
+        if not _host_of(server.removeprefix("dns:///")):
+            raise wrong
+        return Target(server, is_fleet=True)
+    hosts = [_host_of(each) for each in server.split(",")]
+    if not all(hosts):
+        raise wrong
+    ips = [_ip_of(host) for host in hosts]
+    loopback = all(
+        host == "localhost" or (ip is not None and ip.is_loopback)
+        for host, ip in zip(hosts, ips, strict=True)
+    )
+    if len(hosts) == 1:
+        return Target(server, is_loopback=loopback)
+    kinds = {None if ip is None else ip.version for ip in ips}
+    if kinds not in ({4}, {6}):
+        raise wrong
+    return Target(f"ipv{kinds.pop()}:{server}", is_loopback=loopback, is_fleet=True)
+
+
+@dataclass(frozen=True)
+class Access:
+    """Certificates and the token; none of them is sent in plain text to another machine."""
+
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    token: str | None = None
+
+    def check(self, target: Target) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key: expected both or none")
+        if self.tls_cert is not None and self.tls_ca is None:
+            raise ValueError("tls_cert, tls_key: expected tls_ca beside them, got none")
+        if self.tls_ca is not None and target.is_socket:
+            raise ValueError("tls_ca: expected none with a UNIX socket, which has no TLS")
+        if self.token is None:
+            return
+        allowed = set("._~+/=-")
+        if not 16 <= len(self.token) <= 512 or not all(
+            c.isascii() and (c.isalnum() or c in allowed) for c in self.token
+        ):
+            raise ValueError(
+                "token: expected 16 to 512 letters, digits and ._~+/=-, got something else"
+            )
+        if self.tls_ca is None and not target.is_loopback:
+            raise ValueError(
+                f"token: expected tls_ca beside it, since {target.text} is another "
+                "machine and the token would be sent in plain text"
+            )
+
+    def credentials(self) -> Any:
+        """None without TLS."""
+        if self.tls_ca is None:
+            return None
+
+        def read(path: str | None) -> bytes | None:
+            return None if path is None else pathlib.Path(path).read_bytes()
+
+        return grpc.ssl_channel_credentials(
+            read(self.tls_ca), read(self.tls_key), read(self.tls_cert)
+        )
+
+
+def channel_options(target: Target) -> list[tuple[str, Any]]:
+    options: list[tuple[str, Any]] = [
+        ("grpc.max_receive_message_length", _MOST_REPLY_BYTES),
+        ("grpc.max_send_message_length", -1),  # the server has a limit of its own, and says it
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 2000),
+        # A little more than the least that servers allow.
+        ("grpc.keepalive_time_ms", 310000),
+        ("grpc.keepalive_timeout_ms", 20000),
+        # A channel of its own, also beside another to the same server.
+        ("deeppcr.connection", secrets.token_hex(8)),
+    ]
+    if target.is_fleet:
+        options.append(("grpc.service_config", json.dumps(FLEET_SERVICE_CONFIG)))
+    return options
+
+
+def metadata_of(access: Access) -> tuple[list[tuple[str, str]], str]:
+    """(metadata of a call, its trace id): the id is that of x-request-id too."""
+    trace_id = secrets.token_hex(16)
+    metadata = [
+        ("x-request-id", trace_id),
+        ("traceparent", f"00-{trace_id}-{secrets.token_hex(8)}-00"),
+    ]
+    if access.token is not None:
+        metadata.append(("authorization", f"Bearer {access.token}"))
+    return metadata, trace_id

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of calls to messages: proto/deeppcr/v1/deeppcr.proto has their ranges and defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypedDict
+
+import numpy as np
+
+from deeppcr import arrays, protocol
+
+
+class Options(TypedDict, total=False):
+    """How a request is solved: the fields of SolverOptions; the plan chooses the rest."""
+
+    solver: str  # sequential, newton, quasi_newton, picard, jacobi or auto
+    rtol: float
+    atol: float
+    max_iterations: int
+    shooting_interval: int
+    warm_sweeps: int
+    initial_guess: str  # constant, coarse, calibrated or previous
+    jacobian_refresh: str  # every_iteration or while_contracting
+    on_no_convergence: str  # fallback, return or error
+    return_trajectory: bool
+    keep_trajectory: bool
+
+
+class Generation(TypedDict, total=False):
+    """What is drawn: the fields of GenerationInput. Arrays are [n, ..], or of one sample."""
+
+    seed: int
+    first_sample: int
+    num_inference_steps: int
+    class_labels: Any
+    conditioning: Any
+    initial_noise: Any
+    step_noise: Any
+    guidance_scale: float
+    null_conditioning: Any
+    temperature: float
+    initial_temperature: float
+    noise_clip: float
+    initial_noise_clip: float
+    first_step: int
+    initial_samples: Any
+    known_elements: Any
+    known_values: Any
+    lower_bounds: Any
+    upper_bounds: Any
+
+
+_ENUMS = {
+    "initial_guess": protocol.enum_values("InitialGuess"),
+    "jacobian_refresh": protocol.enum_values("JacobianRefresh"),
+    "on_no_convergence": protocol.enum_values("OnNoConvergence"),
+}
+_WAYS = protocol.enum_values("BackwardWay")
+_LOSSES = protocol.enum_values("Loss")
+_BY = protocol.enum_values("GradientBy")
+# Tensors of a generation, and their dimensions.
+_TENSORS = {
+    "conditioning": 2,
+    "initial_noise": 2,
+    "step_noise": 3,
+    "null_conditioning": 2,
+    "initial_samples": 2,
+    "known_values": 2,
+}
+_LISTS = ("class_labels", "known_elements", "lower_bounds", "upper_bounds")
+
+
+def _enum(name: str, value: str, values: dict[str, int]) -> int:
+    known = [each for each in values if each != "unspecified"]
+    if value not in known:
+        raise ValueError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
+    return values[value]
+
+
+def _check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise TypeError(
+            f"{what}: unexpected {', '.join(unknown)}; expected among {', '.join(sorted(known))}"
+        )
+
+
+def fill_options(message: Any, options: Options) -> None:
+    _check_names("options", options, Options.__annotations__)
+    for name, value in options.items():
+        if value is None:
+            continue
+        setattr(message, name, _enum(name, str(value), _ENUMS[name]) if name in _ENUMS else value)
+
+
+def fill_generation(message: Any, n: int, generation: Generation) -> None:
+    _check_names("generation", generation, Generation.__annotations__)
+    message.num_samples = n
+    for name, value in generation.items():
+        if value is None:
+            continue
+        if name in _TENSORS:
+            arrays.fill(getattr(message, name), value, name, _TENSORS[name])
+        elif name in _LISTS:
+            getattr(message, name).extend(np.asarray(value).reshape(-1).tolist())
+        else:
+            setattr(message, name, value)
+
+
+def _named(name: str, model: str, version: int) -> Any:
+    request = protocol.message_class(name)()
+    request.model, request.version = model, version
+    return request
+
+
+def forward(
+    model: str, version: int, inputs: Any, initial_states: Any, request_id: str, options: Options
+) -> Any:
+    request = _named("ForwardRequest", model, version)
+    arrays.fill(request.inputs, inputs, "inputs", 2)
+    if initial_states is not None:
+        arrays.fill(request.initial_states, initial_states, "initial_states", 3)
+    request.request_id = request_id
+    fill_options(request.options, options)
+    return request
+
+
+def generate(
+    model: str,
+    version: int,
+    n: int,
+    initial_states: Any,
+    request_id: str,
+    generation: Generation,
+    options: Options,
+) -> Any:
+    request = _named("GenerateRequest", model, version)
+    fill_generation(request.input, n, generation)
+    if initial_states is not None:
+        arrays.fill(request.initial_states, initial_states, "initial_states", 3)
+    request.request_id = request_id
+    fill_options(request.options, options)
+    return request
+
+
+def compare(
+    model: str,
+    version: int,
+    inputs: Any,
+    n: int,
+    generation: Generation,
+    rows: Iterable[Options],
+    repetitions: int,
+) -> Any:
+    request = _named("CompareRequest", model, version)
+    if inputs is not None:
+        arrays.fill(request.inputs, inputs, "inputs", 2)
+    else:
+        fill_generation(request.generation, n, generation)
+    for row in rows:
+        fill_options(request.options.add(), row)
+    request.repetitions = repetitions
+    return request
+
+
+def gradient(
+    model: str,
+    version: int,
+    *,
+    inputs: Any,
+    n: int,
+    generation: Generation,
+    cotangents: Any,
+    final_state_cotangents: Any,
+    loss: str,
+    targets: Any,
+    target_classes: Any,
+    way: str,
+    shooting_interval: int,
+    by: Iterable[str],
+    trajectory: Any,
+    trajectory_handle: str,
+    estimate_error: bool,
+    request_id: str,
+    options: Options,
+) -> Any:
+    request = _named("GradientRequest", model, version)
+    if inputs is not None:
+        arrays.fill(request.inputs, inputs, "inputs", 2)
+    else:
+        fill_generation(request.generation, n, generation)
+    for name, value in (
+        ("cotangents", cotangents),
+        ("final_state_cotangents", final_state_cotangents),
+    ):
+        if value is not None:
+            dims = np.ndim(value) if np.ndim(value) in (2, 3) else 2
+            arrays.fill(getattr(request, name), value, name, dims)
+    if loss:
+        request.loss = _enum("loss", loss, _LOSSES)
+    if targets is not None:
+        arrays.fill(request.targets, targets, "targets", 2)
+    if target_classes is not None:
+        request.target_classes.extend(np.asarray(target_classes).reshape(-1).tolist())
+    if way:
+        request.way = _enum("way", way, _WAYS)
+    request.shooting_interval = shooting_interval
+    request.gradients.extend(_enum("by", each, _BY) for each in by)
+    if trajectory is not None:
+        arrays.fill(request.trajectory, trajectory, "trajectory", 3)
+    request.trajectory_handle = trajectory_handle
+    request.estimate_error = estimate_error
+    request.request_id = request_id
+    fill_options(request.options, options)
+    return request
+
+
+def of_model(name: str, model: str, version: int) -> Any:
+    """A request that names nothing but a model."""
+    return _named(name, model, version)

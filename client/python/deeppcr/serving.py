@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a server as a child of this process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import time
+from typing import Any
+
+from typing_extensions import Self
+
+from deeppcr.client import Client
+from deeppcr.errors import DeepPcrError
+
+HOW_TO_GET_IT = """no deeppcr-server was found: not by the argument binary, not in
+DEEPPCR_SERVER_BINARY, not on PATH and not in a build folder of a checkout.
+`deploy/build.sh --preset release` in a checkout of DeepPCR Serve builds one."""
+
+
+class ServerError(DeepPcrError):
+    """The server ended, or did not start; the message has the last lines of its log."""
+
+
+def find_server(binary: str | os.PathLike[str] | None = None) -> pathlib.Path:
+    """The argument, DEEPPCR_SERVER_BINARY, PATH, or the build of a checkout."""
+    for named in (binary, os.environ.get("DEEPPCR_SERVER_BINARY")):
+        if named:
+            path = pathlib.Path(named)
+            if not path.is_file():
+                raise FileNotFoundError(f"{path}: no such server")
+            return path
+    on_path = shutil.which("deeppcr-server")
+    if on_path:
+        return pathlib.Path(on_path)
+    for folder in pathlib.Path(__file__).resolve().parents:
+        for preset in ("release", "test"):
+            path = folder / "build" / preset / "server" / "deeppcr-server"
+            if path.is_file():
+                return path
+    raise FileNotFoundError(HOW_TO_GET_IT)
+
+
+class Server:
+    """A server on free ports of this machine, until it is stopped.
+
+    with deeppcr.serve("models") as server:
+        print(server.client().forward("net", x))
+    """
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        folder: tempfile.TemporaryDirectory[str],
+        ports: dict[str, Any],
+    ) -> None:
+        self._process, self._folder = process, folder
+        self.grpc_port: int = ports["grpc_port"]
+        self.http_port: int = ports["http_port"]
+        self.address = f"127.0.0.1:{self.grpc_port}"
+
+    def client(self, **options: Any) -> Client:
+        return Client(self.address, **options)
+
+    @property
+    def log(self) -> str:
+        return _log_in(self._folder)
+
+    def stop(self, seconds: float = 40.0) -> None:
+        """Has it answer what it has begun, and end; kills it after so many seconds."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<deeppcr.Server at {self.address}, process {self._process.pid}>"
+
+
+def _log_in(folder: tempfile.TemporaryDirectory[str]) -> str:
+    return (pathlib.Path(folder.name) / "log").read_text(errors="replace")
+
+
+def _last_lines(folder: tempfile.TemporaryDirectory[str]) -> str:
+    return "\n".join(_log_in(folder).splitlines()[-12:])
+
+
+def serve(
+    models: str | os.PathLike[str] | None = None,
+    *,
+    model_dir: str | os.PathLike[str] | None = None,
+    model_name: str = "",
+    binary: str | os.PathLike[str] | None = None,
+    start_seconds: float = 300.0,
+    **flags: Any,
+) -> Server:
+    """Starts a server and waits until it is ready.
+
+    models: a folder of models, each with its versions. model_dir, model_name: one model alone.
+    flags: those of the server, as gradients=True or max_queue=64; `deeppcr-server --help` has them.
+    """
+    if (models is None) == (model_dir is None):
+        raise ValueError("serve: expected models, or model_dir with model_name")
+    server_binary = find_server(binary)
+    folder = tempfile.TemporaryDirectory(prefix="deeppcr-")
+    port_file = pathlib.Path(folder.name) / "ports.json"
+    settings: dict[str, Any] = {
+        "listen": "127.0.0.1:0",
+        "http_listen": "127.0.0.1:0",
+        "port_file": port_file,
+    }
+    if models is not None:
+        settings["model_repository"] = os.fspath(models)
+    elif model_dir is not None:
+        settings |= {"model_dir": os.fspath(model_dir), "model_name": model_name}
+    settings |= flags
+    arguments = [
+        f"--{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in settings.items()
+    ]
+    with (pathlib.Path(folder.name) / "log").open("wb") as log:
+        # A group of its own, so that an interrupt at the keyboard is this process' to handle.
+        process = subprocess.Popen(
+            [str(server_binary), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        ports = _await_ports(process, port_file, folder, start_seconds)
+    except BaseException:
+        process.kill()
+        process.wait()
+        with contextlib.suppress(OSError):
+            folder.cleanup()
+        raise
+    return Server(process, folder, ports)
+
+
+def _await_ports(
+    process: subprocess.Popen[bytes],
+    port_file: pathlib.Path,
+    folder: tempfile.TemporaryDirectory[str],
+    seconds: float,
+) -> dict[str, Any]:
+    end = time.monotonic() + seconds
+    while not port_file.is_file():
+        if process.poll() is not None:
+            raise ServerError(
+                f"the server ended with status {process.returncode}:\n{_last_lines(folder)}"
+            )
+        if time.monotonic() > end:
+            raise ServerError(f"the server is not ready after {seconds} s:\n{_last_lines(folder)}")
+        time.sleep(0.02)
+    ports: dict[str, Any] = json.loads(port_file.read_text())
+    if not ports["ready"]:
+        raise ServerError(f"a model could not be loaded:\n{_last_lines(folder)}")
+    return ports
