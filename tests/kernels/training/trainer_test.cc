@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -228,10 +229,19 @@ TEST(TrainerTest, AStoppedStepIsAsIfItHadNotBegun) {
       CancelToken token;
       stopped->StopBy(&token);
       const int64_t before = stopped->step();
+      // A step may take less than a thread takes to begin: it waits for the step.
+      std::atomic<bool> waits{false}, begun{false};
       std::jthread canceller([&] {
-        std::this_thread::sleep_for(std::chrono::microseconds(50 * (attempt % 20)));
+        waits.store(true);
+        while (!begun.load()) continue;
+        const auto end =
+            std::chrono::steady_clock::now() + std::chrono::microseconds(20 * (attempt % 20));
+        while (std::chrono::steady_clock::now() < end) continue;
         token.Cancel();
       });
+      while (!waits.load()) std::this_thread::yield();
+      if (attempt % 20 == 0) token.Cancel();
+      begun.store(true);
       const absl::StatusOr<StepReport> report = stopped->Step();
       canceller.join();
       stops += report.ok() ? 0 : 1;
