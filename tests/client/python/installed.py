@@ -29,6 +29,15 @@ def install(source, target):
 _folder = tempfile.TemporaryDirectory()
 
 
+def sources_on_path():
+    """The same without pip, by protoc, for a Python of the system."""
+    sources = copy_of_package(pathlib.Path(_folder.name) / 'sources')
+    subprocess.run(['protoc', f'-I{ROOT / "proto"}',
+                    f'--descriptor_set_out={sources / "deeppcr/protocol.binpb"}',
+                    'deeppcr/v1/deeppcr.proto'], check=True)
+    sys.path.insert(0, str(sources))
+
+
 def on_path():
     """Makes `import deeppcr` find a fresh installation."""
     folder = pathlib.Path(_folder.name)

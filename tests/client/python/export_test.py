@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""deeppcr.export of odd modules against the real server, with Debian's PyTorch or a newer one.
+
+usage: export_test.py SERVER [unittest arguments]
+"""
+
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+import numpy as np
+import torch
+
+import installed
+import odd_modules
+
+installed.sources_on_path()
+
+import deeppcr  # noqa: E402
+from deeppcr.export import ExportError, export  # noqa: E402
+
+SERVER = ''
+DDIM = {'_class_name': 'DDIMScheduler', 'num_train_timesteps': 1000, 'clip_sample': False}
+# What PyTorch 1.13's exporter fails on, and says itself.
+REFUSED_BY_OLD_EXPORTER = {'group_norm': 'list index out of range'}
+
+
+def is_old():
+    return not hasattr(torch, 'export')
+
+
+def ddim(module, states, steps, condition=None):
+    """DDIM of diffusers (eta 0, "leading", alphas_cumprod 1 after the last step), in double."""
+    betas = np.linspace(1e-4, 0.02, 1000)
+    products = np.cumprod(1 - betas)
+    times = (np.arange(steps) * (1000 // steps))[::-1]
+    x = states.double()
+    for i, t in enumerate(times):
+        a = products[t]
+        b = products[times[i + 1]] if i + 1 < steps else 1.0
+        inputs = [x, torch.full((len(x),), int(t))]
+        inputs += [] if condition is None else [condition]
+        noise = module(*inputs)
+        x0 = (x - np.sqrt(1 - a) * noise) / np.sqrt(a)
+        x = np.sqrt(b) * x0 + np.sqrt(1 - b) * noise
+    return x.numpy()
+
+
+class ExportTest(unittest.TestCase):
+
+    def setUp(self):
+        torch.manual_seed(1)
+        torch.set_num_threads(1)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def export(self, module, example, name='model', **how):
+        return export(module, how.pop('scheduler', DDIM), self.folder / name, example=example,
+                      num_inference_steps=20, binary=SERVER, **how)
+
+    def test_odd_modules_are_exported_right_or_refused_by_name(self):
+        exported = 0
+        for name, (make, refusal) in odd_modules.MODULES.items():
+            with self.subTest(name):
+                module, example = make()
+                if is_old() and name in REFUSED_BY_OLD_EXPORTER:
+                    refusal = REFUSED_BY_OLD_EXPORTER[name]
+                how = {'num_classes': 5} if name == 'class_condition' else {}
+                training = module.training
+                if refusal is None:
+                    report = self.export(module, example, name, **how)
+                    self.assertLessEqual(report.error, max(1e-5, 2 * report.torch_error))
+                    exported += 1
+                else:
+                    with self.assertRaises(ExportError) as raised:
+                        self.export(module, example, name, **how)
+                    self.assertIn(refusal.lower(), str(raised.exception).lower())
+                    self.assertFalse((self.folder / name).exists(), 'what is refused leaves nothing')
+                self.assertEqual(module.training, training)
+        self.assertGreaterEqual(exported, 25)
+        self.assertGreaterEqual(len(odd_modules.MODULES), 40)
+
+    def test_samples_are_those_of_the_module_in_double(self):
+        module, example = odd_modules.MODULES['conditioned'][0]()
+        self.export(module, example)
+        states = torch.randn(5, odd_modules.DIM)
+        condition = torch.randn(5, odd_modules.COND)
+        with deeppcr.serve(self.folder, binary=SERVER) as server, torch.no_grad():
+            client = server.client()
+            narrow = ddim_in_float(module, states, condition)
+            wide = odd_modules.Conditioned().double()
+            wide.load_state_dict(module.state_dict())
+            exact = ddim(wide.double(), states, 20, condition.double())
+            for solver in ('sequential', 'newton'):
+                samples = client.generate('model', initial_noise=states, conditioning=condition,
+                                          solver=solver, rtol=1e-6)
+                scale = abs(exact).max()
+                own = abs(narrow - exact).max() / scale
+                self.assertLessEqual(abs(samples - exact).max() / scale, max(1e-5, 2 * own), solver)
+
+    def test_learned_variances_are_compared_by_halves(self):
+        module = odd_modules.Mlp()
+        module.net[4] = torch.nn.Linear(odd_modules.WIDTH, 2 * odd_modules.DIM)
+        scheduler = {'_class_name': 'DDPMScheduler', 'variance_type': 'learned_range'}
+        example = (torch.randn(1, odd_modules.DIM), torch.tensor([3]))
+        report = self.export(module, example, scheduler=scheduler)
+        self.assertLessEqual(report.error, max(1e-5, 2 * report.torch_error))
+        with self.assertRaisesRegex(ExportError, 'outputs: expected 6 elements'):
+            self.export(module, example, 'other')
+
+    def test_what_is_there_stays(self):
+        module, example = odd_modules.MODULES['mlp'][0]()
+        self.export(module, example)
+        before = (self.folder / 'model/1/denoiser.onnx').read_bytes()
+        with self.assertRaisesRegex(ExportError, 'is there already: give another version'):
+            self.export(module, example)
+        self.assertEqual((self.folder / 'model/1/denoiser.onnx').read_bytes(), before)
+        self.export(module, example, version=2)
+
+    def test_schedulers_are_taken_as_objects_settings_or_files(self):
+        class DDIMScheduler:
+            config = {'num_train_timesteps': 500, 'beta_end': np.float64(0.02), '_use_default': []}
+
+        module, example = odd_modules.MODULES['mlp'][0]()
+        self.export(module, example, scheduler=DDIMScheduler())
+        path = self.folder / 'model/1/scheduler_config.json'
+        self.assertEqual(json.loads(path.read_text()),
+                         {'_class_name': 'DDIMScheduler', 'num_train_timesteps': 500,
+                          'beta_end': 0.02})
+        self.export(module, example, 'again', scheduler=path)
+        with self.assertRaisesRegex(ExportError, 'scheduler: expected one of diffusers'):
+            self.export(module, example, 'other', scheduler=7)
+        with self.assertRaisesRegex(ExportError, 'NoSuchScheduler'):
+            self.export(module, example, 'other', scheduler={'_class_name': 'NoSuchScheduler'})
+        self.assertFalse((self.folder / 'other').exists())
+
+
+def ddim_in_float(module, states, condition):
+    """The same by PyTorch in float32, for the size of its own error."""
+    class Narrow(torch.nn.Module):
+        def forward(self, x, t, c):
+            return module(x.float(), t, c).double()
+
+    return ddim(Narrow(), states, 20, condition)
+
+
+if __name__ == '__main__':
+    SERVER = sys.argv.pop(1)
+    unittest.main()
