@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Denoisers as people write them, odd ones among them, and what an exporter has to make of each.
 
-Chosen before the exporter was written. A row: the name, a function that makes (module, example), and
-None where the module has to be exported right, or what the refusal has to name. An example is
-(state [1, ..], time [1], condition [1, ..] or nothing).
+Listed before the exporter was written (what is refused was corrected in three rows since). A row:
+the name, a function that makes (module, example), and None where the module has to be exported
+right, or what the refusal has to name. An example is (state [1, ..], time [1], condition [1, ..] or
+nothing).
 """
 
 import math
