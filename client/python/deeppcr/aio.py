@@ -11,7 +11,13 @@ import grpc.aio
 from typing_extensions import Self, Unpack
 
 from deeppcr import arrays, calls, connection, errors, protocol, requests
-from deeppcr.client import GenerationOptions, gradients_of, samples_wanted, split_arguments
+from deeppcr.client import (
+    GenerationOptions,
+    GradientArguments,
+    gradients_of,
+    samples_wanted,
+    split_arguments,
+)
 from deeppcr.requests import Generation, Options
 from deeppcr.results import Comparison, Gradients, Progress, Result, result_of
 
@@ -219,40 +225,9 @@ class Client:
         version: int = 0,
         timeout: float | None = None,
         options: Options | None = None,
-        cotangents: Any = None,
-        final_state_cotangents: Any = None,
-        loss: str = "",
-        targets: Any = None,
-        target_classes: Any = None,
-        way: str = "",
-        shooting_interval: int = 0,
-        by: Iterable[str] = (),
-        trajectory: Any = None,
-        trajectory_handle: str = "",
-        estimate_error: bool = False,
-        request_id: str = "",
-        **generation: Unpack[Generation],
+        **arguments: Unpack[GradientArguments],
     ) -> Gradients:
-        request = requests.gradient(
-            model,
-            version,
-            inputs=inputs,
-            n=n,
-            generation=generation,
-            cotangents=cotangents,
-            final_state_cotangents=final_state_cotangents,
-            loss=loss,
-            targets=targets,
-            target_classes=target_classes,
-            way=way,
-            shooting_interval=shooting_interval,
-            by=by,
-            trajectory=trajectory,
-            trajectory_handle=trajectory_handle,
-            estimate_error=estimate_error,
-            request_id=request_id,
-            options=options or {},
-        )
+        request = requests.gradient(model, version, inputs, n, options or {}, arguments)
         return gradients_of(await self._call("Gradient", request, timeout))
 
     async def models(self, *, timeout: float | None = None) -> tuple[Any, ...]:

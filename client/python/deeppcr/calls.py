@@ -25,6 +25,8 @@ _ROWS = (
 
 def parts_of(n: int, most: int) -> Iterator[slice]:
     """Equal parts but for the last: which solver `auto` takes depends on how many there are."""
+    if n < 1:
+        raise ValueError("expected at least one sample, got none")
     for begin in range(0, n, most):
         yield slice(begin, min(begin + most, n))
 

@@ -14,7 +14,7 @@ from typing_extensions import Self, Unpack
 
 from deeppcr import arrays, calls, connection, errors, protocol, requests
 from deeppcr.arrays import Floats
-from deeppcr.requests import Generation, Options
+from deeppcr.requests import Generation, Options, WayBack
 from deeppcr.results import Comparison, Gradients, Progress, Report, Result, result_of
 
 T = TypeVar("T")
@@ -22,6 +22,10 @@ T = TypeVar("T")
 
 class GenerationOptions(Generation, Options):
     """What Generate takes by name: of what is drawn, and how it is solved."""
+
+
+class GradientArguments(WayBack, Generation):
+    """What Gradient takes by name: of the way back, and of what is drawn."""
 
 
 def split_arguments(given: Any) -> tuple[Generation, Options]:
@@ -328,53 +332,16 @@ class Client:
         *,
         n: int = 1,
         version: int = 0,
-        cotangents: Any = None,
-        final_state_cotangents: Any = None,
-        loss: str = "",
-        targets: Any = None,
-        target_classes: Any = None,
-        way: str = "",
-        shooting_interval: int = 0,
-        by: Iterable[str] = (),
-        trajectory: Any = None,
-        trajectory_handle: str = "",
-        estimate_error: bool = False,
-        request_id: str = "",
         timeout: float | None = None,
         options: Options | None = None,
-        **generation: Unpack[Generation],
+        **arguments: Unpack[GradientArguments],
     ) -> Gradients:
         """What the outputs, or a loss of them, change by with what went in.
 
-        loss: "mse" or "cross_entropy". by: "inputs", "initial_state", "step_noise".
-        way: "sequential", "parallel" or "auto".
+        options: of the forward solve.
         """
-        return gradients_of(
-            self._call(
-                "Gradient",
-                requests.gradient(
-                    model,
-                    version,
-                    inputs=inputs,
-                    n=n,
-                    generation=generation,
-                    cotangents=cotangents,
-                    final_state_cotangents=final_state_cotangents,
-                    loss=loss,
-                    targets=targets,
-                    target_classes=target_classes,
-                    way=way,
-                    shooting_interval=shooting_interval,
-                    by=by,
-                    trajectory=trajectory,
-                    trajectory_handle=trajectory_handle,
-                    estimate_error=estimate_error,
-                    request_id=request_id,
-                    options=options or {},
-                ),
-                timeout,
-            )
-        )
+        request = requests.gradient(model, version, inputs, n, options or {}, arguments)
+        return gradients_of(self._call("Gradient", request, timeout))
 
     def parameter_gradients(
         self,
@@ -383,35 +350,12 @@ class Client:
         *,
         n: int = 1,
         version: int = 0,
-        cotangents: Any = None,
-        loss: str = "",
-        targets: Any = None,
-        target_classes: Any = None,
         timeout: float | None = None,
         options: Options | None = None,
-        **generation: Unpack[Generation],
+        **arguments: Unpack[GradientArguments],
     ) -> tuple[dict[str, Floats], Gradients]:
         """Gradients by the model's tensors, summed over the samples, and what Gradient says."""
-        request = requests.gradient(
-            model,
-            version,
-            inputs=inputs,
-            n=n,
-            generation=generation,
-            cotangents=cotangents,
-            final_state_cotangents=None,
-            loss=loss,
-            targets=targets,
-            target_classes=target_classes,
-            way="",
-            shooting_interval=0,
-            by=(),
-            trajectory=None,
-            trajectory_handle="",
-            estimate_error=False,
-            request_id="",
-            options=options or {},
-        )
+        request = requests.gradient(model, version, inputs, n, options or {}, arguments)
 
         def call(message: Any, **how: Any) -> tuple[dict[str, Floats], Gradients]:
             tensors: dict[str, Floats] = {}

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, TypedDict
+from collections.abc import Iterable, Mapping
+from typing import Any, TypedDict, cast
 
 import numpy as np
 
@@ -51,13 +51,33 @@ class Generation(TypedDict, total=False):
     upper_bounds: Any
 
 
+class WayBack(TypedDict, total=False):
+    """What goes back, and along what: the fields of GradientRequest."""
+
+    cotangents: Any
+    final_state_cotangents: Any
+    loss: str  # mse or cross_entropy
+    targets: Any
+    target_classes: Any
+    way: str  # sequential, parallel or auto
+    shooting_interval: int
+    by: Iterable[str]  # inputs, initial_state, step_noise
+    trajectory: Any
+    trajectory_handle: str
+    estimate_error: bool
+    request_id: str
+
+
 _ENUMS = {
     "initial_guess": protocol.enum_values("InitialGuess"),
     "jacobian_refresh": protocol.enum_values("JacobianRefresh"),
     "on_no_convergence": protocol.enum_values("OnNoConvergence"),
 }
-_WAYS = protocol.enum_values("BackwardWay")
-_LOSSES = protocol.enum_values("Loss")
+_WAY_ENUMS = {
+    "way": protocol.enum_values("BackwardWay"),
+    "loss": protocol.enum_values("Loss"),
+}
+_COTANGENTS = ("cotangents", "final_state_cotangents")
 _BY = protocol.enum_values("GradientBy")
 # Tensors of a generation, and their dimensions.
 _TENSORS = {
@@ -165,53 +185,33 @@ def compare(
 
 
 def gradient(
-    model: str,
-    version: int,
-    *,
-    inputs: Any,
-    n: int,
-    generation: Generation,
-    cotangents: Any,
-    final_state_cotangents: Any,
-    loss: str,
-    targets: Any,
-    target_classes: Any,
-    way: str,
-    shooting_interval: int,
-    by: Iterable[str],
-    trajectory: Any,
-    trajectory_handle: str,
-    estimate_error: bool,
-    request_id: str,
-    options: Options,
+    model: str, version: int, inputs: Any, n: int, options: Options, arguments: Mapping[str, Any]
 ) -> Any:
+    """arguments: those of WayBack and, of a model that generates, of Generation."""
+    way = {name: value for name, value in arguments.items() if name in WayBack.__annotations__}
+    generation = {name: value for name, value in arguments.items() if name not in way}
     request = _named("GradientRequest", model, version)
     if inputs is not None:
         arrays.fill(request.inputs, inputs, "inputs", 2)
+        _check_names("gradient", generation, WayBack.__annotations__)
     else:
-        fill_generation(request.generation, n, generation)
-    for name, value in (
-        ("cotangents", cotangents),
-        ("final_state_cotangents", final_state_cotangents),
-    ):
-        if value is not None:
+        fill_generation(request.generation, n, cast(Generation, generation))
+    for name, value in way.items():
+        if value is None:
+            continue
+        if name in _COTANGENTS:
             dims = np.ndim(value) if np.ndim(value) in (2, 3) else 2
             arrays.fill(getattr(request, name), value, name, dims)
-    if loss:
-        request.loss = _enum("loss", loss, _LOSSES)
-    if targets is not None:
-        arrays.fill(request.targets, targets, "targets", 2)
-    if target_classes is not None:
-        request.target_classes.extend(np.asarray(target_classes).reshape(-1).tolist())
-    if way:
-        request.way = _enum("way", way, _WAYS)
-    request.shooting_interval = shooting_interval
-    request.gradients.extend(_enum("by", each, _BY) for each in by)
-    if trajectory is not None:
-        arrays.fill(request.trajectory, trajectory, "trajectory", 3)
-    request.trajectory_handle = trajectory_handle
-    request.estimate_error = estimate_error
-    request.request_id = request_id
+        elif name in ("targets", "trajectory"):
+            arrays.fill(getattr(request, name), value, name, 2 if name == "targets" else 3)
+        elif name == "target_classes":
+            request.target_classes.extend(np.asarray(value).reshape(-1).tolist())
+        elif name == "by":
+            request.gradients.extend(_enum("by", each, _BY) for each in value)
+        elif name in _WAY_ENUMS:
+            setattr(request, name, _enum(name, value, _WAY_ENUMS[name]) if value else 0)
+        else:
+            setattr(request, name, value)
     fill_options(request.options, options)
     return request
 

@@ -81,6 +81,8 @@ class CallsTest(unittest.TestCase):
             self.client.forward('digits-mlp', DIGITS[:1].astype(complex))
         with self.assertRaisesRegex(ValueError, 'inputs: expected 2 dimensions'):
             self.client.forward('digits-mlp', DIGITS[:4].reshape(2, 2, 64))
+        with self.assertRaisesRegex(ValueError, 'expected at least one sample, got none'):
+            self.client.forward('digits-mlp', DIGITS[:0])
 
     def test_results_are_arrays(self):
         outputs = self.client.forward('digits-mlp', DIGITS[:2], return_trajectory=True)
@@ -256,6 +258,8 @@ class ErrorsTest(unittest.TestCase):
 
     def test_arguments_that_are_none_are_told_before_anything_is_sent(self):
         client = deeppcr.Client('127.0.0.1:1')
+        with self.assertRaisesRegex(TypeError, 'gradient: unexpected sed; expected among by'):
+            client.gradient('net', DIGITS[:1], sed=1)
         with self.assertRaisesRegex(TypeError, 'unexpected rtoll; expected among atol'):
             client.forward('net', DIGITS[:1], rtoll=1)
         with self.assertRaisesRegex(ValueError, 'initial_guess: expected one of constant, coarse'):
