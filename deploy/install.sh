@@ -24,7 +24,8 @@ packages_of() {
   case "$1" in
     build) printf '%s\n' "${build_packages[@]}" ;;
     test) packages_of demo && printf '%s\n' libgtest-dev libgmock-dev libboost-context-dev openssl \
-      python3-yaml python3-venv python3-torch python3-grpcio python3-protobuf prometheus prometheus-alertmanager libb64-0d ;;
+      python3-yaml python3-venv python3-pip python3-setuptools python3-wheel python3-torch \
+      python3-grpcio python3-protobuf prometheus prometheus-alertmanager libb64-0d ;;
     fuzz) printf '%s\n' clang-14 libclang-rt-14-dev llvm-14 ;;
     demo) packages_of build && printf '%s\n' python3 python3-numpy python3-pil ;;
     bench) packages_of demo && printf '%s\n' python3-torch libopenblas0-pthread \

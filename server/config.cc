@@ -35,8 +35,8 @@ bool IsOfOthers(std::string_view variable) {
   if (name.ends_with("_SERVICE_HOST") || name.ends_with("_PORT")) return true;
   for (const std::string_view part : {"_SERVICE_PORT", "_PORT_"})
     if (name.find(part) != name.npos) return true;
-  constexpr std::string_view kNames[] = {"CPU_ISA", "FORCE_BACKEND", "MODULE_DIR", "NVCC",
-                                         "PORT",    "SERVER",        "TLS_CA",     "TOKEN"};
+  constexpr std::string_view kNames[] = {"CPU_ISA", "FORCE_BACKEND", "MODULE_DIR", "NVCC", "PORT",
+                                         "SERVER",  "SERVER_BINARY", "TLS_CA",     "TOKEN"};
   return std::ranges::find(kNames, name) != std::end(kNames);
 }
 

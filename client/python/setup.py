@@ -6,6 +6,9 @@ since 3.20, while generated code is of one release.
 """
 
 import pathlib
+import shutil
+import subprocess
+import sys
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
@@ -15,6 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 PROTO = HERE.parents[1] / "proto"
 SOURCE = "deeppcr/v1/deeppcr.proto"
 NAME = "deeppcr/protocol.binpb"
+PIP_PROTOC = [sys.executable, "-m", "grpc_tools.protoc"]
 
 
 def write_protocol(folder):
@@ -24,12 +28,10 @@ def write_protocol(folder):
         if (HERE / NAME).is_file():
             return
         raise SystemExit(f"{PROTO / SOURCE} is not there: build from a whole checkout")
-    from grpc_tools import protoc
-
     target.parent.mkdir(parents=True, exist_ok=True)
-    status = protoc.main(["protoc", f"-I{PROTO}", f"--descriptor_set_out={target}", SOURCE])
-    if status != 0:
-        raise SystemExit(f"protoc failed with status {status}")
+    # The same compiler as a program, or as pip brings it.
+    protoc = ["protoc"] if shutil.which("protoc") else PIP_PROTOC
+    subprocess.run([*protoc, f"-I{PROTO}", f"--descriptor_set_out={target}", SOURCE], check=True)
 
 
 class BuildWithProtocol(build_py):

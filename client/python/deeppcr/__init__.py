@@ -23,6 +23,7 @@ from deeppcr.errors import (
     UnavailableError,
     UnimplementedError,
 )
+from deeppcr.exporting import ExportError, ExportReport, Steps, export, validate
 from deeppcr.noise import noise
 from deeppcr.requests import Generation, Options
 from deeppcr.results import Comparison, Gradients, Progress, Report, Result, SampleReport
@@ -34,6 +35,8 @@ __all__ = [
     "Comparison",
     "DeadlineExceededError",
     "DeepPcrError",
+    "ExportError",
+    "ExportReport",
     "FailedPreconditionError",
     "Generation",
     "Gradients",
@@ -51,10 +54,13 @@ __all__ = [
     "SampleReport",
     "Server",
     "ServerError",
+    "Steps",
     "UnauthenticatedError",
     "UnavailableError",
     "UnimplementedError",
+    "export",
     "find_server",
     "noise",
     "serve",
+    "validate",
 ]

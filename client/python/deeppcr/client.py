@@ -14,6 +14,7 @@ from typing_extensions import Self, Unpack
 
 from deeppcr import arrays, calls, connection, errors, protocol, requests
 from deeppcr.arrays import Floats
+from deeppcr.pace import Pace
 from deeppcr.requests import Generation, Options, WayBack
 from deeppcr.results import Comparison, Gradients, Progress, Report, Result, result_of
 
@@ -412,7 +413,8 @@ class Client:
 class Policy:
     """Asks for one action after the other, each from the last one's states.
 
-    act(observation) conditions a diffusion model, or is the input of another. Not thread-safe.
+    act(observation) conditions a diffusion model, or is the input of another. With rate_hz it waits
+    for the next tick of that rate first, and `pace` has the figures. Not thread-safe.
     """
 
     def __init__(
@@ -423,8 +425,10 @@ class Policy:
         n: int = 1,
         version: int = 0,
         timeout: float | None = None,
+        rate_hz: float | None = None,
         **arguments: Any,
     ) -> None:
+        self.pace = None if rate_hz is None else Pace(rate_hz)
         self._client, self._model, self._n, self._version = client, model, n, version
         self._timeout, self._arguments = timeout, arguments
         self._generates = client.model(model, version).summary.model_type == "diffusion"
@@ -433,8 +437,18 @@ class Policy:
     def reset(self) -> None:
         """Forgets the states, as at the beginning of an episode."""
         self._states = None
+        if self.pace is not None:
+            self.pace.reset()
 
     def act(self, observation: Any = None, **arguments: Any) -> Result:
+        if self.pace is None:
+            return self._act(observation, arguments)
+        started = self.pace.wait()
+        result = self._act(observation, arguments)
+        self.pace.done(started)
+        return result
+
+    def _act(self, observation: Any, arguments: dict[str, Any]) -> Result:
         how: dict[str, Any] = {**self._arguments, **arguments, "return_trajectory": True}
         if self._states is not None:
             how |= {"initial_states": self._states, "initial_guess": "previous"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes model.safetensors and its like: a header in JSON, then the values."""
+"""Files of tensors, as model.safetensors: a header in JSON, then the values."""
 
 from __future__ import annotations
 
@@ -30,3 +30,32 @@ def write_safetensors(path: str | os.PathLike[str], tensors: Mapping[str, Any]) 
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     pathlib.Path(path).write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def read_safetensors(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Arrays by name; bfloat16 as the float32 of the same value. Errors: OSError, ValueError."""
+    content = pathlib.Path(path).read_bytes()
+    if len(content) < 8:
+        raise ValueError(f"{path}: not a safetensors file: it has {len(content)} bytes")
+    (size,) = struct.unpack("<Q", content[:8])
+    if size > len(content) - 8:
+        raise ValueError(f"{path}: not a safetensors file: its header is cut off")
+    header = json.loads(content[8 : 8 + size])
+    data = memoryview(content)[8 + size :]
+    types = {name: np.dtype(of) for of, name in _NAMES.items()}
+    tensors: dict[str, Any] = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        if entry["dtype"] == "BF16":
+            bits = np.frombuffer(data[begin:end], "<u2").astype(np.uint32) << 16
+            array = bits.view(np.float32)
+        elif entry["dtype"] in types:
+            array = np.frombuffer(data[begin:end], types[entry["dtype"]].newbyteorder("<"))
+        else:
+            raise ValueError(
+                f"{path}: {name} has the type {entry['dtype']}, which is not read here"
+            )
+        tensors[name] = array.reshape(entry["shape"]).copy()
+    return tensors

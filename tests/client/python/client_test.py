@@ -17,6 +17,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 import numpy as np
@@ -166,6 +167,29 @@ class CallsTest(unittest.TestCase):
         np.testing.assert_allclose(second, first, rtol=0, atol=1e-2 * abs(first).max())
         policy.reset()
         np.testing.assert_array_equal(policy.act(), first)
+
+    def test_a_policy_may_keep_a_rate(self):
+        policy = self.client.policy('digits-ddpm', rate_hz=20, seed=1)
+        started = time.monotonic()
+        for _ in range(5):
+            policy.act()
+        self.assertGreaterEqual(time.monotonic() - started, 4 / 20)
+        pace = policy.pace
+        self.assertEqual((len(pace.latencies), len(pace.lateness)), (5, 4))
+        self.assertIn('5 actions, p50', repr(pace))
+        with self.assertRaisesRegex(ValueError, 'rate_hz: expected a positive number, got 0'):
+            self.client.policy('digits-ddpm', rate_hz=0)
+
+    def test_ticks_that_are_over_are_missed(self):
+        pace = deeppcr.pace.Pace(100)
+        pace.wait()
+        time.sleep(0.095)
+        pace.wait()
+        self.assertGreaterEqual(pace.missed, 8)
+        before = pace.missed
+        pace.reset()
+        pace.wait()
+        self.assertEqual(pace.missed, before)
 
     def test_models_are_described_loaded_and_unloaded(self):
         self.assertTrue(self.client.is_ready())

@@ -20,7 +20,7 @@ import odd_modules
 installed.sources_on_path()
 
 import deeppcr  # noqa: E402
-from deeppcr.export import ExportError, export  # noqa: E402
+from deeppcr import ExportError  # noqa: E402
 
 SERVER = ''
 DDIM = {'_class_name': 'DDIMScheduler', 'num_train_timesteps': 1000, 'clip_sample': False}
@@ -59,8 +59,9 @@ class ExportTest(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
 
     def export(self, module, example, name='model', **how):
-        return export(module, how.pop('scheduler', DDIM), self.folder / name, example=example,
-                      num_inference_steps=20, binary=SERVER, **how)
+        how = {'num_inference_steps': 20, 'scheduler': DDIM} | how
+        return deeppcr.export(module, how.pop('scheduler'), self.folder / name, example=example,
+                              binary=SERVER, **how)
 
     def test_odd_modules_are_exported_right_or_refused_by_name(self):
         exported = 0
@@ -134,9 +135,76 @@ class ExportTest(unittest.TestCase):
         self.export(module, example, 'again', scheduler=path)
         with self.assertRaisesRegex(ExportError, 'scheduler: expected one of diffusers'):
             self.export(module, example, 'other', scheduler=7)
+        with self.assertRaisesRegex(ExportError, 'scheduler: .*nothing: .*No such file'):
+            self.export(module, example, 'other', scheduler=self.folder / 'nothing')
         with self.assertRaisesRegex(ExportError, 'NoSuchScheduler'):
             self.export(module, example, 'other', scheduler={'_class_name': 'NoSuchScheduler'})
         self.assertFalse((self.folder / 'other').exists())
+
+    def test_steps_may_be_functions(self):
+        times = np.linspace(1, 0, 21)
+
+        def euler(z, m, i):
+            return z + (times[i + 1] - times[i]) * m
+
+        module, example = odd_modules.MODULES['mlp'][0]()
+        example = (example[0], torch.tensor([0.5]))
+        report = deeppcr.export(module, deeppcr.Steps(euler, times[:-1]), self.folder / 'flow',
+                                example=example, num_inference_steps=20, binary=SERVER)
+        self.assertLessEqual(report.error, max(1e-5, 2 * report.torch_error))
+        states = torch.randn(4, odd_modules.DIM)
+        wide = odd_modules.Mlp()
+        wide.load_state_dict(module.state_dict())
+        x = states.double()
+        with deeppcr.serve(self.folder, binary=SERVER) as server, torch.no_grad():
+            for i in range(20):
+                x = euler(x, wide.double()(x, torch.full((4,), times[i])), i)
+            samples = server.client().generate('flow', initial_noise=states, solver='newton',
+                                               rtol=1e-6)
+        self.assertLess(abs(samples - x.numpy()).max() / abs(x).max(), 1e-5)
+        with self.assertRaisesRegex(ExportError, 'step 0 is not affine'):
+            self.export(module, example, 'other',
+                        scheduler=deeppcr.Steps(lambda z, m, i: (z + m).clip(-1, 1), times[:-1]))
+
+    def test_decoders_follow_the_samples(self):
+        nn = torch.nn
+        module, example = odd_modules.MODULES['mlp'][0]()
+        decoder = nn.Sequential(nn.Linear(odd_modules.DIM, 9), nn.GELU(), nn.Linear(9, 2))
+        self.export(module, example, decoder=decoder)
+        self.export(module, example, 'plain')
+        noise = torch.randn(3, odd_modules.DIM)
+        with deeppcr.serve(self.folder, binary=SERVER) as server, torch.no_grad():
+            client = server.client()
+            outputs = client.generate('model', initial_noise=noise)
+            samples = client.generate('plain', initial_noise=noise)
+            exact = decoder(torch.from_numpy(np.array(samples))).numpy()
+        np.testing.assert_allclose(outputs, exact, rtol=1e-4, atol=1e-5 * abs(exact).max())
+        for wrong, problem in (
+                (nn.Sequential(nn.Linear(odd_modules.DIM, 9), nn.GELU()), 'between two layers'),
+                (nn.Sequential(nn.Linear(5, 9)), 'expected 6 inputs of part 0, got 5'),
+                (nn.Sequential(nn.Linear(odd_modules.DIM, 9), nn.Softmax(1), nn.Linear(9, 2)),
+                 'expected an activation of the server'),
+                (nn.Conv1d(1, 1, 1), 'expected a linear layer as part 0')):
+            with self.assertRaisesRegex(ExportError, problem):
+                self.export(module, example, 'other', decoder=wrong)
+        self.assertFalse((self.folder / 'other').exists())
+
+    def test_half_precision_is_served_as_its_values(self):
+        module, example = odd_modules.MODULES['conditioned'][0]()
+        half = odd_modules.Conditioned().half()
+        half.load_state_dict(module.state_dict())
+        report = self.export(half, tuple(each.half() if each.is_floating_point() else each
+                                         for each in example))
+        self.assertLessEqual(report.error, max(1e-5, 2 * report.torch_error))
+        self.assertEqual(half.net[0].weight.dtype, torch.float16)
+
+    def test_what_is_not_finite_is_not_taken_for_right(self):
+        class Exploding(odd_modules.Mlp):
+            def forward(self, x, t):
+                return super().forward(x, t) * torch.exp(t.reshape(-1, 1).double()).float()
+
+        with self.assertRaisesRegex(ExportError, 'gives no numbers at time 999|finite'):
+            self.export(Exploding(), (torch.randn(1, odd_modules.DIM), torch.tensor([3])))
 
 
 def ddim_in_float(module, states, condition):

@@ -36,7 +36,8 @@ class PackageTest(unittest.TestCase):
     def test_the_wheel_has_what_it_needs_and_no_more(self):
         wheel = self.wheel_of(self.source, 'wheels')
         names = set(zipfile.ZipFile(wheel).namelist())
-        modules = {f'deeppcr/{path.name}' for path in (self.source / 'deeppcr').glob('*.py')}
+        modules = {str(path.relative_to(self.source))
+                   for path in (self.source / 'deeppcr').rglob('*.py')}
         self.assertLessEqual(modules | {'deeppcr/protocol.binpb', 'deeppcr/py.typed'}, names)
         self.assertFalse([name for name in names
                           if not name.startswith(('deeppcr/', 'deeppcr-'))], names)

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers that make outputs of a process' samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deeppcr.exporting.activations import activation_name
+from deeppcr.exporting.report import ExportError
+
+
+def decoder_tensors(decoder: Any, state_dim: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(decoder.<j>.{weight,bias}, the keys of config.json) of linear layers and activations."""
+    import torch
+
+    tensors: dict[str, Any] = {}
+    widths: list[int] = []
+    names: set[str] = set()
+    parts = list(decoder) if isinstance(decoder, torch.nn.Sequential) else [decoder]
+    for i, part in enumerate(parts):
+        if i % 2 == 0:
+            if not isinstance(part, torch.nn.Linear):
+                raise ExportError(f"decoder: expected a linear layer as part {i}, got {part}")
+            expected = widths[-1] if widths else state_dim
+            if part.in_features != expected:
+                raise ExportError(
+                    f"decoder: expected {expected} inputs of part {i}, got {part.in_features}"
+                )
+            bias = torch.zeros(part.out_features) if part.bias is None else part.bias
+            tensors[f"decoder.{i // 2}.weight"] = part.weight.detach().float().numpy()
+            tensors[f"decoder.{i // 2}.bias"] = bias.detach().float().numpy()
+            widths.append(part.out_features)
+            continue
+        name = activation_name(part)
+        if name is None or i + 1 == len(parts):
+            raise ExportError(
+                f"decoder: expected an activation of the server between two layers, got {part}"
+            )
+        names.add(name)
+    if len(names) > 1:
+        raise ExportError(f"decoder: expected one activation, got {', '.join(sorted(names))}")
+    config: dict[str, Any] = {"output_dim": widths[-1]}
+    if names:
+        config |= {"decoder_widths": widths[:-1], "decoder_activation": names.pop()}
+    return tensors, config

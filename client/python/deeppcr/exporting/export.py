@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes a served model of a PyTorch module, and checks that it computes the same.
+
+What is written has been compared with the module; what cannot be expressed is refused, and nothing
+is written then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+from deeppcr.exporting.card import write_card
+from deeppcr.exporting.checking import check_difference, check_folder
+from deeppcr.exporting.decoder import decoder_tensors
+from deeppcr.exporting.denoiser import Denoiser, check_denoiser, compare_predictions
+from deeppcr.exporting.network import check_network, compare_outputs
+from deeppcr.exporting.report import Difference, ExportError, ExportReport
+from deeppcr.exporting.scheduler import process_of
+from deeppcr.exporting.stack import find_stack
+from deeppcr.exporting.tracing import copied, evaluating, write_onnx
+from deeppcr.exporting.weights import with_weights
+from deeppcr.safetensors_file import write_safetensors
+from deeppcr.serving import find_server
+
+_CHECK_STEPS = 6
+
+
+def _in_float32(module: Any, example: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """A module of half or double precision and its example as the server computes them."""
+    import torch
+
+    kinds = {each.dtype for each in module.parameters() if each.is_floating_point()}
+    if kinds - {torch.float32}:
+        module = copied(module, example).float()
+    return module, tuple(each.float() if each.is_floating_point() else each for each in example)
+
+
+def _run_once(module: Any, example: tuple[Any, ...]) -> None:
+    """After it what hooks compute of weights is there and can be copied."""
+    try:
+        module(*example)
+    except Exception as error:  # whatever the module raises
+        raise ExportError(
+            f"the module does not take its example, a batch of one: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _write_config(folder: pathlib.Path, config: dict[str, Any]) -> None:
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+
+
+def _write_stack(
+    module: Any, example: Any, folder: pathlib.Path, settings: dict[str, Any], binary: pathlib.Path
+) -> tuple[str, dict[str, Any], Difference]:
+    import torch
+
+    stack = find_stack(module, example)
+    check_network(module, example)
+    write_onnx(
+        stack.block.float(),
+        (torch.randn(1, stack.state_dim),),
+        folder / "block.onnx",
+        keep_parameters=True,
+    )
+    write_safetensors(folder / "model.safetensors", stack.tensors)
+    config = stack.config() | settings
+    _write_config(folder, config)
+    check_folder(folder, binary)
+    difference = compare_outputs(module, example, folder, binary)
+    check_difference(difference, "outputs")
+    return f"stack of {stack.num_layers} layers of {stack.state_dim} values", config, difference
+
+
+def _write_denoiser(
+    module: Any,
+    scheduler: Any,
+    example: tuple[Any, ...],
+    folder: pathlib.Path,
+    decoder: Any,
+    settings: dict[str, Any],
+    binary: pathlib.Path,
+) -> tuple[str, dict[str, Any], Difference]:
+    process = process_of(scheduler)
+    width = example[0][0].numel()
+    config: dict[str, Any] = {
+        "model_type": "diffusion",
+        "denoiser": "onnx",
+        "state_dim": width,
+        "output_dim": width,
+    }
+    num_classes = settings.get("num_classes", 0)
+    if len(example) == 3:
+        if example[2].is_floating_point():
+            config["conditioning_dim"] = example[2][0].numel()
+        elif not num_classes:
+            raise ExportError(
+                "num_classes: expected how many there are, as the third input of the "
+                "example is an integer, got none; a second time is no input of a "
+                "denoiser here"
+            )
+    if process.table is not None:
+        config["num_inference_steps"] = len(process.table["time"])
+    config |= settings
+    denoiser = Denoiser(module, example, process.learned_variance)
+    check_denoiser(denoiser, num_classes)
+    if decoder is not None:
+        decoder = copied(decoder, ()).float()
+        tensors, of_decoder = decoder_tensors(decoder, width)
+        write_safetensors(folder / "model.safetensors", tensors)
+        config = of_decoder | config | {"output_dim": of_decoder["output_dim"]}
+    write_onnx(module, example, folder / "denoiser.onnx")
+    process.write(folder)
+    _write_config(folder, config)
+    check_folder(folder, binary)
+    difference = compare_predictions(
+        denoiser, folder, config, process.some_times(_CHECK_STEPS), decoder, binary
+    )
+    check_difference(difference, "predictions")
+    return f"denoiser of {width} values", config, difference
+
+
+def export(
+    model: Any,
+    scheduler: Any,
+    path: str | os.PathLike[str],
+    *,
+    example: Any,
+    weights: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    prefix: str = "",
+    decoder: Any = None,
+    version: int = 1,
+    binary: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> ExportReport:
+    """Writes PATH/VERSION for a PyTorch module, once a server computes the same from it.
+
+    scheduler: for a denoiser, any module that maps (state, time[, condition]) to a prediction: one
+        of diffusers, its settings, their file or a folder with it, or deeppcr.Steps. None: the
+        module is a deep network whose equal blocks are found, for Forward.
+    example: inputs of a batch of one. A condition of integers is a class, of which there are
+        num_classes.
+    weights, prefix: a checkpoint in place of the module's own weights, as "policy.pt" and
+        "ema/model."; see exporting/weights.py.
+    decoder: layers and activations in turn (torch.nn.Sequential) that make outputs of the samples.
+    settings: other keys of config.json, as num_inference_steps=50, num_classes=10 or null_class=9.
+    Errors: ExportError, which names what stands in the way; nothing is written then.
+    """
+    target = pathlib.Path(path) / str(version)
+    if target.exists():
+        raise ExportError(f"{target} is there already: give another version")
+    example = tuple(example) if isinstance(example, (tuple, list)) else (example,)
+    inputs = (1, 1) if scheduler is None else (2, 3)
+    if not inputs[0] <= len(example) <= inputs[1]:
+        raise ExportError(
+            "example: expected one input of a network, or with a scheduler the inputs state, time "
+            f"and perhaps condition, got {len(example)} inputs"
+        )
+    if not example[0].is_floating_point():
+        raise ExportError(f"example: expected a state of floats, got {example[0].dtype}")
+    if any(each.ndim and len(each) != 1 for each in example):
+        shapes = [list(each.shape) for each in example]
+        raise ExportError(f"example: expected inputs of a batch of one, got the shapes {shapes}")
+    server = find_server(binary)
+    if scheduler is not None:
+        settings = {"num_inference_steps": 100} | settings
+    if weights is not None:
+        model = with_weights(model, weights, prefix)
+    with evaluating(model), tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(scratch) / "1"
+        folder.mkdir()
+        module, example = _in_float32(model, example)
+        _run_once(module, example)
+        if scheduler is None:
+            if decoder is not None:
+                raise ExportError(
+                    "decoder: expected none with a stack, whose last layer is its own"
+                )
+            what, config, difference = _write_stack(module, example[0], folder, settings, server)
+        else:
+            what, config, difference = _write_denoiser(
+                module, scheduler, example, folder, decoder, settings, server
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(str(folder), target)
+    report = ExportReport(
+        target, what, difference.error, difference.torch_error, difference.reference
+    )
+    write_card(target.parent, report, config, type(model).__name__)
+    return report

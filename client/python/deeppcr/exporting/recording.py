@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a network did with its example: torch.fx's list of operations, and parts of it."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+from deeppcr.exporting.report import ExportError
+from deeppcr.exporting.tracing import floats_are_double
+
+
+@dataclass
+class Recorded:
+    """What a network did with its example: operations in order, and what is constant in them."""
+
+    root: Any
+    operations: list[Any]  # nodes that depend on the input
+    placeholder: Any
+    output: Any  # the node whose value is the result
+    constants: dict[Any, Any]  # values of nodes that do not
+    values: dict[Any, Any]  # of all nodes, for the example
+
+
+def _source_line(error: BaseException) -> str:
+    """Where the module's own code was when tracing failed."""
+    import torch
+
+    own = str(pathlib.Path(torch.__file__).parent)
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith((own, str(pathlib.Path(__file__).parent)))
+    ]
+    return f"{theirs[-1].filename}:{theirs[-1].lineno}: " if theirs else ""
+
+
+def record(model: Any, example: Any) -> Recorded:
+    import torch
+    import torch.fx
+
+    try:
+        traced = torch.fx.GraphModule(model, torch.fx.Tracer().trace(model))
+    except Exception as error:  # whatever the module does with what it is given
+        raise ExportError(f"{_source_line(error)}{str(error).splitlines()[0]}") from error
+    graph = traced.graph
+    for node in graph.nodes:
+        name = str(node.target)
+        if node.op == "call_method" and name in ("item", "tolist", "numpy"):
+            raise ExportError(f"{name}(): the way through the network depends on values")
+        if node.op == "call_method" and name.endswith("_") and not node.users:
+            raise ExportError(f"{name}(): expected the result of an in-place operation to be used")
+    graph.eliminate_dead_code()
+    values: dict[Any, Any] = {}
+
+    class Recorder(torch.fx.Interpreter):  # type: ignore[misc]
+        def run_node(self, n: Any) -> Any:
+            values[n] = super().run_node(n)
+            return values[n]
+
+    try:
+        with floats_are_double():
+            Recorder(traced).run(example)
+    except (RuntimeError, ValueError) as error:
+        raise ExportError(f"the module fails in double: {str(error).splitlines()[0]}") from error
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    # Optional arguments have their defaults, which are constants.
+    placeholder = placeholders[0]
+    (end,) = [node for node in graph.nodes if node.op == "output"]
+    output = end.args[0]
+    if not isinstance(output, torch.fx.Node):
+        raise ExportError(f"outputs: expected one tensor, got a {type(values[end]).__name__}")
+    depends = {placeholder}
+    for node in graph.nodes:
+        # Sizes are those of one sample, whatever they are sizes of.
+        value = values.get(node)
+        is_data = isinstance(value, (torch.Tensor, tuple)) and not isinstance(value, torch.Size)
+        if is_data and any(each in depends for each in node.all_input_nodes):
+            depends.add(node)
+    if output not in depends:
+        raise ExportError("outputs: the network's answer does not depend on its input")
+    ends = ("placeholder", "output")
+    operations = [node for node in graph.nodes if node in depends and node.op not in ends]
+    constants = {node: values[node] for node in graph.nodes if node not in depends}
+    return Recorded(model, operations, placeholder, output, constants, values)
+
+
+class Cuts:
+    """Which values are handed on at a place in the list of operations."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        self.operations = recorded.operations
+        position = {node: i for i, node in enumerate(self.operations)}
+        position[recorded.placeholder] = -1
+        self.last_use = {}
+        for node, i in position.items():
+            uses = [position[user] for user in node.users if user in position]
+            self.last_use[node] = max(uses, default=i)
+        self.last_use[recorded.output] = len(self.operations)
+        self.position = position
+
+    def at(self, place: int) -> list[Any]:
+        return [
+            node for node, i in self.position.items() if i < place and self.last_use[node] >= place
+        ]
+
+
+class Part:
+    """A function of one value: the operations [begin, end) of a network."""
+
+    def __init__(self, recorded: Recorded, begin: int, end: int, into: Any, out: Any) -> None:
+        self.recorded, self.into, self.out = recorded, into, out
+        self.operations = recorded.operations[begin:end]
+
+    def __call__(self, rows: Any) -> Any:
+        """[n, width of the result] of [n, width] in double."""
+        import torch
+
+        shape = self.recorded.values[self.into].shape
+        whole = torch.zeros(0)
+        with contextlib.suppress(RuntimeError), floats_are_double():
+            whole = self._run(rows.clone().reshape(len(rows), *shape[1:]))
+        if len(whole) != len(rows):
+            # Sizes that the network asked for are those of a batch of one.
+            with floats_are_double():
+                whole = torch.cat([self._run(row.clone().reshape(shape)) for row in rows])
+        return whole.reshape(len(rows), -1)
+
+    def _run(self, value: Any) -> Any:
+        import torch
+
+        if self.out is self.into:
+            return value
+        values = {self.into: value}
+
+        def of(node: Any) -> Any:
+            return values[node] if node in values else self.recorded.constants[node]
+
+        for node in self.operations:
+            args = torch.fx.map_arg(node.args, of)
+            kwargs = torch.fx.map_arg(node.kwargs, of)
+            if node.op == "call_module":
+                result = self.recorded.root.get_submodule(node.target)(*args, **kwargs)
+            elif node.op == "call_method":
+                result = getattr(args[0], node.target)(*args[1:], **kwargs)
+            else:
+                result = node.target(*args, **kwargs)
+            values[node] = result
+        return values[self.out]

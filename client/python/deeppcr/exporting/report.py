@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an export says: what it wrote and how exact that is, or what stood in the way."""
+
+from __future__ import annotations
+
+import pathlib
+from dataclasses import dataclass
+
+from deeppcr.errors import DeepPcrError
+
+
+class ExportError(DeepPcrError):
+    """The module cannot be served as it is; the message names what stands in the way."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far answers are from the module's, by the largest relative error of a sample."""
+
+    error: float  # of the server
+    torch_error: float  # of PyTorch in float32; 0 against itself
+    reference: str  # what both are compared with: float64, or float32 where there is no other
+
+    def joined(self, other: Difference) -> Difference:
+        return Difference(
+            max(self.error, other.error), max(self.torch_error, other.torch_error), self.reference
+        )
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What was written, and how far it is from the module in double precision."""
+
+    path: pathlib.Path
+    model: str  # what it is, in words, as "stack of 512 layers of 16 values"
+    error: float
+    torch_error: float
+    reference: str
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.model} exported to {self.path}: error {self.error:.1e} against the module in "
+            f"{self.reference}, PyTorch's float32 {self.torch_error:.1e}>"
+        )

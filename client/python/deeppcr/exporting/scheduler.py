@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reverse process of a model: settings of a scheduler of diffusers, or steps as functions."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from deeppcr.exporting.report import ExportError
+from deeppcr.safetensors_file import write_safetensors
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A sampler written as a function, for what no scheduler of diffusers is.
+
+    z' = step(z, m, i), with z the state, m the module's output for (z, times[i]) and i the step,
+    0 for the first. It may have the arguments `noise`, standard normal and as large as z, and `x0`,
+    which is what predict_x0(z, m, i) gives, clipped to +-clip_range. Each has to be affine in its
+    arguments, with one coefficient for all elements and without a constant, as
+    `lambda z, m, i: z + (t[i + 1] - t[i]) * m`. step is called with NumPy arrays of float64.
+
+    The first state is initial_scale times standard normal noise.
+    """
+
+    step: Callable[..., Any]
+    times: Sequence[float]
+    predict_x0: Callable[[Any, Any, int], Any] | None = None
+    clip_range: float | None = None
+    initial_scale: float = 1.0
+
+
+def _coefficients(
+    function: Callable[..., Any], name: str, arguments: Sequence[str], i: int
+) -> dict[str, float]:
+    """Those of a function of arrays that is affine, element by element; refuses any other."""
+    rng = np.random.default_rng(i)
+    size = 5
+
+    def at(values: Mapping[str, Any]) -> Any:
+        others = {each: values[each] for each in arguments if each not in ("z", "m")}
+        try:
+            with np.errstate(all="ignore"):
+                result = function(values["z"], values["m"], i, **others)
+                result = np.asarray(result, np.float64)
+        except Exception as error:
+            raise ExportError(f"{name}: step {i} failed: {error}") from error
+        if result.shape != (size,):
+            raise ExportError(
+                f"{name}: expected {size} values of step {i} for {size}, got shape {result.shape}"
+            )
+        if not np.isfinite(result).all():
+            raise ExportError(f"{name}: step {i} gives values that are not finite")
+        return result
+
+    zero = {each: np.zeros(size) for each in arguments}
+    if at(zero).any():
+        raise ExportError(f"{name}: step {i} has a constant: it is not 0 where all arguments are 0")
+    found = {}
+    for each in arguments:
+        values = at(zero | {each: np.ones(size)})
+        if not (values == values[0]).all():
+            raise ExportError(f"{name}: step {i} has another coefficient of {each} in each element")
+        found[each] = float(values[0])
+    for scale in (1.0, 1e3, 1e-3):
+        probe = {each: scale * rng.standard_normal(size) for each in arguments}
+        terms = [found[each] * probe[each] for each in arguments]
+        size_of = sum(np.abs(term) for term in terms) + np.finfo(float).tiny
+        if (np.abs(at(probe) - sum(terms)) > 1e-9 * size_of).any():
+            raise ExportError(
+                f"{name}: step {i} is not affine in {', '.join(arguments)}, or not the same twice; "
+                "a clipped x0 is the argument x0 with predict_x0 and clip_range"
+            )
+    return found
+
+
+def _arguments_of(step: Callable[..., Any]) -> list[str]:
+    """Which of noise and x0 a step takes, after z and m."""
+    names = list(inspect.signature(step).parameters)[3:]
+    unknown = [name for name in names if name not in ("noise", "x0")]
+    if unknown:
+        raise ExportError(
+            f"step: expected the arguments (z, m, i) and perhaps noise and x0, got {unknown[0]}"
+        )
+    return ["z", "m", *names]
+
+
+def step_table(steps: Steps) -> dict[str, Any]:
+    """The tensors of step_table.safetensors. Errors: ExportError, naming the step."""
+    arguments = _arguments_of(steps.step)
+    if ("x0" in arguments) != (steps.predict_x0 is not None):
+        raise ExportError("step: the argument x0 and predict_x0 belong together")
+    if steps.clip_range is not None and steps.predict_x0 is None:
+        raise ExportError("clip_range: expected predict_x0 with it, as that is what is clipped")
+    rows: dict[str, list[float]] = {
+        name: [] for name in ("x0_z", "x0_m", "z_z", "z_m", "z_x0", "sigma")
+    }
+    for i in range(len(steps.times)):
+        found = _coefficients(steps.step, "step", arguments, i)
+        x0 = {"z": 0.0, "m": 0.0}
+        if steps.predict_x0 is not None:
+            x0 = _coefficients(steps.predict_x0, "predict_x0", ["z", "m"], i)
+        row = (x0["z"], x0["m"], found["z"], found["m"], found.get("x0", 0.0))
+        # Noise is as likely as its negative.
+        for name, value in zip(rows, (*row, abs(found.get("noise", 0.0))), strict=True):
+            rows[name].append(value)
+    table: dict[str, Any] = {name: np.array(values, np.float64) for name, values in rows.items()}
+    table["time"] = np.asarray(steps.times, np.float64)
+    if steps.clip_range is not None:
+        table["clip_range"] = np.array(steps.clip_range, np.float64)
+    table["initial_scale"] = np.array(steps.initial_scale, np.float64)
+    return table
+
+
+def _settings(scheduler: Any) -> dict[str, Any]:
+    """A scheduler of diffusers, its settings, their file, or a folder with it."""
+    if isinstance(scheduler, (str, os.PathLike)):
+        path = pathlib.Path(scheduler)
+        if path.is_dir():
+            # A pipeline of diffusers has a folder for each of its parts.
+            inner = path / "scheduler" if (path / "scheduler").is_dir() else path
+            path = inner / "scheduler_config.json"
+        try:
+            return dict(json.loads(path.read_text()))
+        except (OSError, ValueError) as error:
+            raise ExportError(f"scheduler: {path}: {error}") from error
+    if isinstance(scheduler, Mapping):
+        return dict(scheduler)
+    config = getattr(scheduler, "config", None)
+    if config is None:
+        raise ExportError(
+            f"scheduler: expected one of diffusers, its settings, their file, deeppcr.Steps, or "
+            f"None for a stack of blocks, got a {type(scheduler).__name__}"
+        )
+    settings = {key: value for key, value in dict(config).items() if not key.startswith("_")}
+    # A value that JSON has no word for is NumPy's.
+    text = json.dumps(
+        {"_class_name": type(scheduler).__name__, **settings},
+        default=lambda value: np.asarray(value).tolist(),
+    )
+    return dict(json.loads(text))
+
+
+@dataclass(frozen=True)
+class Process:
+    """What the files say of a reverse process."""
+
+    settings: dict[str, Any] | None  # of a scheduler
+    table: dict[str, Any] | None  # or the steps themselves
+
+    @property
+    def learned_variance(self) -> bool:
+        return str((self.settings or {}).get("variance_type")).startswith("learned")
+
+    def some_times(self, n: int) -> list[float]:
+        """From the first to the last, or all of fewer."""
+        if self.table is not None:
+            times = self.table["time"]
+            chosen = np.unique(np.linspace(0, len(times) - 1, n).round().astype(int))
+            return [float(times[i]) for i in chosen]
+        last = int((self.settings or {}).get("num_train_timesteps", 1000)) - 1
+        return [float(round(each)) for each in np.linspace(last, 0, n)]
+
+    def write(self, folder: pathlib.Path) -> None:
+        if self.table is not None:
+            write_safetensors(folder / "step_table.safetensors", self.table)
+        else:
+            text = json.dumps(self.settings, indent=1) + "\n"
+            (folder / "scheduler_config.json").write_text(text)
+
+
+def process_of(scheduler: Any) -> Process:
+    if isinstance(scheduler, Steps):
+        return Process(None, step_table(scheduler))
+    return Process(_settings(scheduler), None)

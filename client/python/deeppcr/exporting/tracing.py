@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at a module through PyTorch: evaluates it, widens it, and writes it as ONNX."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import pathlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from deeppcr.exporting.report import ExportError
+
+OPSET = 16  # with 17 PyTorch 1.13 fails on LayerNorm without weights
+
+
+@contextlib.contextmanager
+def evaluating(module: Any) -> Iterator[None]:
+    """Dropout off and statistics frozen, for as long as it is looked at."""
+    import torch
+
+    modes = {each: each.training for each in module.modules()}
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for each, training in modes.items():
+            each.training = training
+
+
+def copied(module: Any, example: tuple[Any, ...]) -> Any:
+    """A copy of a module that is evaluated without gradients."""
+    try:
+        return copy.deepcopy(module)
+    except RuntimeError:
+        # Weights that hooks compute can be copied once they were computed without gradients.
+        module(*example)
+        return copy.deepcopy(module)
+
+
+@contextlib.contextmanager
+def floats_are_double() -> Iterator[None]:
+    """Has `x.float()` in a module keep the precision that is asked for."""
+    import torch
+
+    before = torch.Tensor.float
+    torch.Tensor.float = torch.Tensor.double
+    try:
+        yield
+    finally:
+        torch.Tensor.float = before
+
+
+def _trace(
+    module: Any, example: tuple[Any, ...], path: pathlib.Path, batches: bool, folding: bool
+) -> None:
+    """One run of PyTorch's exporter; `batches`: whether the file is of a batch of any size."""
+    import torch
+
+    names = ["x", "t", "c"][: len(example)]
+    axes = {name: {0: "n"} for name in [*names, "prediction"]} if batches else {}
+    chosen = {"dynamo": False} if hasattr(torch, "export") else {}
+    torch.onnx.export(
+        module,
+        example,
+        str(path),
+        input_names=names,
+        output_names=["prediction"],
+        opset_version=OPSET,
+        dynamic_axes=axes,
+        do_constant_folding=folding,
+        **chosen,
+    )
+
+
+def write_onnx(
+    module: Any, example: tuple[Any, ...], path: pathlib.Path, *, keep_parameters: bool = False
+) -> None:
+    """Writes the module for a batch of one; `keep_parameters`: under the names that they have."""
+    import torch
+
+    failure = ""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        # PyTorch 1.13 fails on GroupNorm of a batch of any size; one of a single sample is enough.
+        for batches in (False,) if keep_parameters else (True, False):
+            try:
+                _trace(module, example, path, batches, not keep_parameters)
+            except Exception as error:  # whatever the exporter raises
+                failure = failure or str(error).strip().splitlines()[0]
+            else:
+                failure = ""
+                break
+    if failure:
+        # What a failed run leaves behind makes later ones of PyTorch 1.13 fail.
+        gc.collect()
+        raise ExportError(f"torch.onnx.export: {failure}")
+    own = str(pathlib.Path(torch.__file__).parent)
+    for warning in caught:
+        # What PyTorch's own modules branch on is no value of the state.
+        if issubclass(warning.category, torch.jit.TracerWarning) and not (
+            warning.filename.startswith(own)
+        ):
+            raise ExportError(
+                f"{warning.filename}:{warning.lineno}: the way through the module "
+                f"depends on values: {str(warning.message).splitlines()[0]}"
+            )

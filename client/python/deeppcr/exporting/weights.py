@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of a checkpoint, put into a copy of a module."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from deeppcr.exporting.report import ExportError
+from deeppcr.safetensors_file import read_safetensors
+
+
+def _read(path: pathlib.Path) -> Mapping[str, Any]:
+    import torch
+
+    try:
+        if path.suffix == ".safetensors":
+            return {name: torch.from_numpy(each) for name, each in read_safetensors(path).items()}
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever PyTorch's readers raise
+        raise ExportError(f"weights: {path}: {str(error).splitlines()[0]}") from error
+    if not isinstance(loaded, Mapping):
+        raise ExportError(f"weights: {path}: expected a state_dict, got a {type(loaded).__name__}")
+    return loaded
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def with_weights(
+    module: Any, weights: Mapping[str, Any] | str | os.PathLike[str], prefix: str
+) -> Any:
+    """A copy of the module with weights of a state_dict, or of a file with one.
+
+    prefix: what the names of the module's weights begin with there, as "ema_model."; names that do
+    not are those of other networks. A state_dict inside a checkpoint is named by its key before a
+    slash, as "ema/net.".
+    """
+    import torch
+
+    found: Any = weights if isinstance(weights, Mapping) else _read(pathlib.Path(weights))
+    *keys, prefix = prefix.split("/")
+    for key in keys:
+        if key not in found:
+            raise ExportError(
+                f"weights: {key!r} is not there, but {_some(sorted(map(str, found)))}"
+            )
+        found = found[key]
+    state = {
+        name[len(prefix) :]: value for name, value in found.items() if str(name).startswith(prefix)
+    }
+    wanted = module.state_dict()
+    missing = [name for name in wanted if name not in state]
+    strange = [name for name in state if name not in wanted]
+    shapes = [
+        f"{name} ({list(state[name].shape)} instead of {list(wanted[name].shape)})"
+        for name in wanted
+        if isinstance(state.get(name), torch.Tensor) and state[name].shape != wanted[name].shape
+    ]
+    problems = [
+        f"{what}: {_some(names)}"
+        for what, names in (
+            ("missing", missing),
+            ("not of the module", strange),
+            ("of other shapes", shapes),
+        )
+        if names
+    ]
+    if problems:
+        names = _some([str(name) for name in found])
+        raise ExportError(f"weights: {'; '.join(problems)} (with the prefix {prefix!r} of {names})")
+    loaded = copy.deepcopy(module)
+    loaded.load_state_dict(state)
+    return loaded
