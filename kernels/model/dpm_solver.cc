@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/base/status_macros.h"
@@ -30,8 +31,8 @@ struct FirstOrder {
 };
 
 FirstOrder FirstOrderOf(DpmAlgorithm algorithm, const Level& from, const Level& to) {
-  // e^-h, 0 after the last step of sigma 0.
-  const double decay = (to.s / to.alpha) * (from.alpha / from.s);
+  // e^-h, 0 after the last step of sigma 0; at most 1, though sigmas that are equal may be rounded.
+  const double decay = std::min((to.s / to.alpha) * (from.alpha / from.s), 1.0);
   switch (algorithm) {
     case DpmAlgorithm::kDpmPlusPlus:
       return {.keep = to.s / from.s, .of_denoised = to.alpha * (1.0 - decay)};

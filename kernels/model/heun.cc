@@ -14,34 +14,60 @@ namespace {
 // What the network sees of x.
 double ScaleAt(double sigma) { return 1.0 / std::sqrt(sigma * sigma + 1.0); }
 
-// x and x0 of the scaled state at `sigma`.
-ReverseStep At(PredictionType type, double sigma) {
-  const Affine denoised = VarianceExplodingDenoised(type, sigma);
-  return {.x0_z = denoised.x / ScaleAt(sigma), .x0_m = denoised.m};
-}
+// What the network says at a sigma.
+class Denoiser {
+ public:
+  explicit Denoiser(const SchedulerConfig& config)
+      : type_(config.prediction_type),
+        says_derivative_(type_ == PredictionType::kEpsilon && !config.clip_sample) {}
 
-// Euler's step to x' = x + r (x - x0), r = (next - sigma) / sigma.
-ReverseStep Predictor(PredictionType type, double sigma, double next, double next_scale) {
-  const double r = (next - sigma) / sigma, scale = ScaleAt(sigma);
-  ReverseStep step = At(type, sigma);
-  step.z_z = next_scale * (1.0 + r) / scale;
-  step.z_x0 = -next_scale * r;
+  // x and x0 of the scaled state at `sigma`.
+  ReverseStep At(double sigma) const {
+    const Affine denoised = VarianceExplodingDenoised(type_, sigma);
+    return {.x0_z = denoised.x / ScaleAt(sigma), .x0_m = denoised.m};
+  }
+
+  // `share` x + h dx / dsigma of the scaled state, h (x - x0) / sigma. An epsilon that is not
+  // clipped is that derivative itself, and x - x0 would only lose its digits.
+  struct Part {
+    double z, m, x0;
+  };
+  Part Along(double sigma, double share, double h) const {
+    if (says_derivative_) return {share / ScaleAt(sigma), h, 0.0};
+    const double r = h / sigma;
+    return {(share + r) / ScaleAt(sigma), 0.0, -r};
+  }
+
+ private:
+  PredictionType type_;
+  bool says_derivative_;
+};
+
+// Euler's step to x' = x + h dx / dsigma.
+ReverseStep Predictor(const Denoiser& denoiser, double sigma, double next, double next_scale) {
+  const Denoiser::Part part = denoiser.Along(sigma, 1.0, next - sigma);
+  ReverseStep step = denoiser.At(sigma);
+  step.z_z = next_scale * part.z;
+  step.z_m = next_scale * part.m;
+  step.z_x0 = next_scale * part.x0;
   return step;
 }
 
 // Half of that step for the memory, scaled as x' is.
-void Remember(double sigma, double next, ReverseStep& step) {
-  const double r = (next - sigma) / sigma, next_scale = ScaleAt(next);
-  step.c_z = next_scale * (1.0 + 0.5 * r) / ScaleAt(sigma);
-  step.c_x0 = -next_scale * 0.5 * r;
+void Remember(const Denoiser& denoiser, double sigma, double next, ReverseStep& step) {
+  const Denoiser::Part part = denoiser.Along(sigma, 1.0, 0.5 * (next - sigma));
+  step.c_z = ScaleAt(next) * part.z;
+  step.c_m = ScaleAt(next) * part.m;
+  step.c_x0 = ScaleAt(next) * part.x0;
 }
 
 // The memory and the other half of the step, along the derivative at `next`.
-ReverseStep Corrector(PredictionType type, double sigma, double next) {
-  const double r = 0.5 * (next - sigma) / next;
-  ReverseStep step = At(type, next);
-  step.z_z = r;
-  step.z_x0 = -ScaleAt(next) * r;
+ReverseStep Corrector(const Denoiser& denoiser, double sigma, double next) {
+  const Denoiser::Part part = denoiser.Along(next, 0.0, 0.5 * (next - sigma));
+  ReverseStep step = denoiser.At(next);
+  step.z_z = ScaleAt(next) * part.z;
+  step.z_m = ScaleAt(next) * part.m;
+  step.z_x0 = ScaleAt(next) * part.x0;
   step.z_c = 1.0;
   return step;
 }
@@ -61,17 +87,17 @@ absl::StatusOr<SamplerSteps> HeunSteps(const SchedulerConfig& config,
       const SigmaSchedule schedule,
       VarianceExplodingSigmas(config, alphas_cumprod, (num_inference_steps + 1) / 2));
   const std::vector<double>&sigmas = schedule.sigmas, &times = schedule.times;
-  const PredictionType type = config.prediction_type;
+  const Denoiser denoiser(config);
   SamplerSteps sampler;
   std::vector<double> all_times;
   for (size_t i = 0; i < times.size(); ++i) {
     const double sigma = sigmas[i], next = sigmas[i + 1];
     const bool last = i + 1 == times.size();
-    sampler.steps.push_back(Predictor(type, sigma, next, last ? 1.0 : ScaleAt(next)));
+    sampler.steps.push_back(Predictor(denoiser, sigma, next, last ? 1.0 : ScaleAt(next)));
     all_times.push_back(times[i]);
     if (last) break;
-    Remember(sigma, next, sampler.steps.back());
-    sampler.steps.push_back(Corrector(type, sigma, next));
+    Remember(denoiser, sigma, next, sampler.steps.back());
+    sampler.steps.push_back(Corrector(denoiser, sigma, next));
     all_times.push_back(times[i + 1]);
   }
   SetTimes(all_times, sampler.steps);

@@ -275,9 +275,8 @@ absl::StatusOr<ReverseProcess> Schedule(const SchedulerConfig& config) {
 absl::StatusOr<SamplerSteps> VarianceStepsOf(const SchedulerConfig& config,
                                              const ReverseProcessOptions& options,
                                              const std::vector<double>& alphas_cumprod) {
-  DEEPPCR_ASSIGN_OR_RETURN(
-      const std::vector<int64_t> timesteps,
-      Timesteps(config, options.num_inference_steps, options.diffusers_compatible));
+  DEEPPCR_ASSIGN_OR_RETURN(const std::vector<int64_t> timesteps,
+                           Timesteps(config, options.num_inference_steps));
   const StepBuilder builder(config, options, alphas_cumprod);
   SamplerSteps sampler;
   for (size_t i = 0; i < timesteps.size(); ++i) {

@@ -77,7 +77,6 @@ struct ReverseProcessOptions {
   // DDIMScheduler takes timestep - T / n (integers) for the previous timestep, which is not the
   // next entry of its own list with `linspace`, nor with the others where n does not divide T
   // (diffusers issues 12633, 11347, 9261). false: the next entry of the list; true: as upstream.
-  // `trailing` may also yield one entry too many, -1 (see Timesteps). false: without it.
   bool diffusers_compatible = false;
 };
 

@@ -139,6 +139,14 @@ absl::Status CheckSigmas(const SchedulerConfig& config) {
         "use_karras_sigmas: expected at most one of use_karras_sigmas, use_exponential_sigmas, "
         "use_beta_sigmas, use_lu_lambdas, use_flow_sigmas to be true");
   }
+  const bool one_more = config.interpolation_type == InterpolationType::kLogLinear &&
+                        config.timestep_type == TimestepType::kContinuous &&
+                        config.prediction_type == PredictionType::kVPrediction;
+  if (one_more && chosen == 0 && config.final_sigmas_type == FinalSigmas::kZero)
+    return NotWith("timestep_type",
+                   "\"discrete\" (with the interpolation_type log_linear and the final_sigmas_type "
+                   "zero diffusers makes a step more than num_inference_steps)",
+                   config, "\"continuous\"");
   if (config.scheduler_class != SchedulerClass::kDpmSolverMultistep) return absl::OkStatus();
   if (config.use_exponential_sigmas || config.use_beta_sigmas) {
     return NotWith(config.use_beta_sigmas ? "use_beta_sigmas" : "use_exponential_sigmas",
@@ -189,15 +197,17 @@ absl::Status CheckAcrossKeys(const SchedulerConfig& config) {
 // diffusers writes the default of lambda_min_clipped as -Infinity, which is not JSON: null instead.
 std::string WithoutInfinity(std::string_view json) {
   constexpr std::string_view kName = "\"lambda_min_clipped\"", kInfinity = "-Infinity";
-  const size_t name = json.find(kName);
-  if (name == std::string_view::npos || (name > 0 && json[name - 1] == '\\'))
-    return std::string(json);
-  size_t at = json.find_first_not_of(" \t\r\n", name + kName.size());
-  if (at == std::string_view::npos || json[at] != ':') return std::string(json);
-  at = json.find_first_not_of(" \t\r\n", at + 1);
-  if (at == std::string_view::npos || !json.substr(at).starts_with(kInfinity))
-    return std::string(json);
-  return StrCat(json.substr(0, at), "null", json.substr(at + kInfinity.size()));
+  constexpr std::string_view kBlanks = " \t\r\n";
+  // The name may also stand in a list before it is a key.
+  for (size_t name = json.find(kName); name != json.npos; name = json.find(kName, name + 1)) {
+    if (name > 0 && json[name - 1] == '\\') continue;
+    size_t at = json.find_first_not_of(kBlanks, name + kName.size());
+    if (at == json.npos || json[at] != ':') continue;
+    at = json.find_first_not_of(kBlanks, at + 1);
+    if (at == json.npos || !json.substr(at).starts_with(kInfinity)) continue;
+    return StrCat(json.substr(0, at), "null", json.substr(at + kInfinity.size()));
+  }
+  return std::string(json);
 }
 
 }  // namespace

@@ -257,6 +257,9 @@ using Config = SchedulerConfig;
 
 constexpr std::string_view kWithBetas =
     "DDPM, DDIM, EulerDiscrete, EulerAncestralDiscrete, DPMSolverMultistep, LCM, HeunDiscrete";
+// Those that space sigmas, and read their ends from the file whether they have the keys or not.
+constexpr std::string_view kSigmas =
+    "EulerDiscrete, DPMSolverMultistep, FlowMatchEulerDiscrete, EDMEuler, HeunDiscrete";
 constexpr std::string_view kRescaling =
     "DDPM, DDIM, EulerDiscrete, EulerAncestralDiscrete, DPMSolverMultistep, LCM";
 constexpr std::string_view kOfPipelines = "no effect; pipelines calculate mu from it";
@@ -311,11 +314,11 @@ constexpr std::array<SchedulerConfigKey, 49> kKeys = {{
      "whether betas are rescaled so that the last alphas_cumprod is 0 (2^-24 with EulerDiscrete, "
      "EulerAncestralDiscrete, DPMSolverMultistep)",
      0, 0, &ReadBool<&Config::rescale_betas_zero_snr>},
-    {"sigma_min", "number", "null", "EulerDiscrete, EDMEuler",
+    {"sigma_min", "number", "null", kSigmas,
      "smallest sigma of karras, exponential and beta sigmas, above 0; null: that of the timesteps; "
      "EDMEuler: 0.002",
      0, 0, &ReadOptionalPositive<&Config::sigma_min>},
-    {"sigma_max", "number", "null", "EulerDiscrete, EDMEuler",
+    {"sigma_max", "number", "null", kSigmas,
      "largest sigma of karras, exponential and beta sigmas, above 0; null: that of the timesteps; "
      "EDMEuler: 80.0",
      0, 0, &ReadOptionalPositive<&Config::sigma_max>},

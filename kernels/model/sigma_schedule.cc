@@ -75,8 +75,20 @@ std::string_view SpacingOf(const SchedulerConfig& config) {
   return config.use_lu_lambdas ? "use_lu_lambdas" : "";
 }
 
-// Sigmas of `first` to `last` of a config that has such a key.
+// sigma_min and sigma_max of the file, which all classes read that space sigmas, or others.
+double SigmaMin(const SchedulerConfig& config, double otherwise) {
+  return config.sigma_min.value_or(otherwise);
+}
+double SigmaMax(const SchedulerConfig& config, double otherwise) {
+  return config.sigma_max.value_or(otherwise);
+}
+
+// Sigmas of `first` to `last` of a config that has such a key. The file's sigma_max and sigma_min
+// go before both, but for lambdas.
 Vector Spaced(const SchedulerConfig& config, double first, double last, int64_t count) {
+  if (config.use_lu_lambdas) return ExponentialSigmas(first, last, count);
+  first = SigmaMax(config, first);
+  last = SigmaMin(config, last);
   if (config.use_karras_sigmas) return KarrasSigmas(last, first, 7.0, count);
   if (config.use_beta_sigmas) return BetaSigmas(first, last, count);
   return ExponentialSigmas(first, last, count);
@@ -132,22 +144,13 @@ absl::Status CheckTimesOf(const SchedulerConfig& config) {
                          ": expected false with num_train_timesteps 1, got true");
 }
 
-// sigma_min and sigma_max of the file, or the last and the first of `sigmas`.
-double SigmaMin(const SchedulerConfig& config, double otherwise) {
-  return config.sigma_min.value_or(otherwise);
-}
-double SigmaMax(const SchedulerConfig& config, double otherwise) {
-  return config.sigma_max.value_or(otherwise);
-}
-
 absl::StatusOr<Vector> EulerTimes(const SchedulerConfig& config, int64_t count) {
   if (config.timestep_spacing == TimestepSpacing::kLinspace) {
     Vector times = Linspace(0.0, static_cast<double>(config.num_train_timesteps - 1), count);
     std::ranges::reverse(times);
     return times;
   }
-  DEEPPCR_ASSIGN_OR_RETURN(const std::vector<int64_t> timesteps,
-                           Timesteps(config, count, /*diffusers_compatible=*/false));
+  DEEPPCR_ASSIGN_OR_RETURN(const std::vector<int64_t> timesteps, Timesteps(config, count));
   return Vector(timesteps.begin(), timesteps.end());
 }
 
@@ -163,7 +166,7 @@ absl::StatusOr<SigmaSchedule> EulerSigmas(const SchedulerConfig& config, const S
   }
   if (!SpacingOf(config).empty()) {
     DEEPPCR_RETURN_IF_ERROR(CheckTimesOf(config));
-    sigmas = Spaced(config, SigmaMax(config, sigmas.front()), SigmaMin(config, sigmas.back()), n);
+    sigmas = Spaced(config, sigmas.front(), sigmas.back(), n);
     for (int64_t i = 0; i < n; ++i)
       schedule.times[static_cast<size_t>(i)] = table.TimeOf(sigmas[static_cast<size_t>(i)]);
   }

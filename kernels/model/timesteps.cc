@@ -78,11 +78,9 @@ absl::Status CheckNumSteps(const SchedulerConfig& config, int64_t num_inference_
 }
 
 absl::StatusOr<std::vector<int64_t>> Timesteps(const SchedulerConfig& config,
-                                               int64_t num_inference_steps,
-                                               bool diffusers_compatible) {
+                                               int64_t num_inference_steps) {
   DEEPPCR_RETURN_IF_ERROR(CheckNumSteps(config, num_inference_steps));
   std::vector<int64_t> timesteps = ListedTimesteps(config, num_inference_steps);
-  if (timesteps.back() < 0 && !diffusers_compatible) timesteps.pop_back();
   DEEPPCR_RETURN_IF_ERROR(CheckInRange(config, timesteps));
   return timesteps;
 }
@@ -105,10 +103,9 @@ absl::StatusOr<std::vector<int64_t>> DpmTimesteps(const SchedulerConfig& config,
     }
     case TimestepSpacing::kTrailing:
       timesteps = TrailingTimesteps(config, last_timestep, n);
-      if (!timesteps.empty() && timesteps.back() < 0) timesteps.pop_back();
       break;
   }
-  if (std::ssize(timesteps) != n) {
+  if (std::ssize(timesteps) < n) {
     return InvalidArgument("num_inference_steps: expected a number of which `trailing` makes as ",
                            "many timesteps below ", last_timestep, " (lambda_min_clipped), got ", n,
                            ", of which it makes ", timesteps.size());

@@ -23,12 +23,10 @@ absl::Status CheckNumSteps(const SchedulerConfig& config, int64_t num_inference_
 //   linspace  n values from 0 to T - 1, a half rounded to the even neighbour; 0 alone if n = 1
 //   trailing  T - i T / n rounded likewise, less 1. The number of entries is ceil(T / (T / n)) in
 //             floating point, which for some pairs (T 1000: n 61, 103, 121 and 59 more) is n + 1
-//             with a last entry of -1. That entry is left out, or refused if
-//             `diffusers_compatible`: upstream reads the table's end with it.
+//             with a last entry of -1, which is refused: upstream reads the table's end with it.
 // Errors: kInvalidArgument if n is not in [1, T] or an entry is not in [0, T). Thread-safe.
 absl::StatusOr<std::vector<int64_t>> Timesteps(const SchedulerConfig& config,
-                                               int64_t num_inference_steps,
-                                               bool diffusers_compatible);
+                                               int64_t num_inference_steps);
 
 // The list of DPMSolverMultistep, of timesteps below `last_timestep`:
 //   leading   i (last_timestep / (n + 1)) + steps_offset, integer division, from i = n to 1

@@ -30,6 +30,7 @@ draws one. `cases` is an array:
 """
 
 import argparse
+import inspect
 import json
 import math
 import pathlib
@@ -236,7 +237,8 @@ def dpm_schedule(config, steps, mu):
     clip = config["lambda_min_clipped"]
     last = int(np.sum(-np.log(table) >= (-np.inf if clip is None else clip)))
     if config["use_karras_sigmas"]:
-        sigmas = karras(table[0], table[-1], 7.0, steps)
+        low, high = config.get("sigma_min") or table[0], config.get("sigma_max") or table[-1]
+        sigmas = karras(low, high, 7.0, steps)
         times = time_of(sigmas, table).round()
     elif config["use_lu_lambdas"]:
         sigmas = exponential(table[-1], table[0], steps)
@@ -385,12 +387,13 @@ def run_flow(config, steps, noise, step_noise, mu=None):
         sigmas = shifted(np.linspace(shifted(1.0), shifted(1 / count), steps))
     if config["shift_terminal"]:
         sigmas = 1 - (1 - sigmas) * (1 - config["shift_terminal"]) / (1 - sigmas[-1])
+    low, high = config.get("sigma_min") or sigmas[-1], config.get("sigma_max") or sigmas[0]
     if config["use_karras_sigmas"]:
-        sigmas = karras(sigmas[-1], sigmas[0], 7.0, steps)
+        sigmas = karras(low, high, 7.0, steps)
     elif config["use_exponential_sigmas"]:
-        sigmas = exponential(sigmas[0], sigmas[-1], steps)
+        sigmas = exponential(high, low, steps)
     elif config["use_beta_sigmas"]:
-        sigmas = beta(sigmas[0], sigmas[-1], steps)
+        sigmas = beta(high, low, steps)
     if config["invert_sigmas"]:
         sigmas = 1 - sigmas
     times = sigmas * count
@@ -421,7 +424,11 @@ CLASSES = {
 
 def make_case(noise, step_noise, name, steps, config, first=0, mu=None):
     scheduler_class, run = CLASSES[name.split("_")[0]]
-    scheduler = scheduler_class(**config)
+    # Keys that a class reads though it does not take them.
+    foreign = {key: config[key] for key in ("sigma_min", "sigma_max")
+               if key in config and key not in inspect.signature(scheduler_class).parameters}
+    scheduler = scheduler_class(**{key: config[key] for key in config if key not in foreign})
+    scheduler.register_to_config(**foreign)
     saved = json.loads(scheduler.to_json_string())
     if saved.get("lambda_min_clipped") == -np.inf:
         saved["lambda_min_clipped"] = None

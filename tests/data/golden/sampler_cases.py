@@ -82,6 +82,15 @@ def dpm_cases():
         yield f"dpm_flow_{prediction}_{algorithm[:3]}", 8, {
             **order, "use_flow_sigmas": True, "flow_shift": 3.0, "prediction_type": prediction,
             "algorithm_type": algorithm}
+    for final in ("zero", "sigma_min"):
+        yield f"dpm_karras_bounds_{final}", 6, {
+            **order, **STABLE, "use_karras_sigmas": True, "final_sigmas_type": final,
+            "sigma_min": 0.1, "sigma_max": 5.0}
+    # The last sigma is that of the first timestep, but for rounding.
+    for algorithm in ("sde-dpmsolver++", "sde-dpmsolver"):
+        yield f"dpm_karras_{algorithm.replace('-', '_').replace('++', 'pp')}", 8, {
+            **order, **STABLE, "use_karras_sigmas": True, "final_sigmas_type": "sigma_min",
+            "algorithm_type": algorithm}
     yield "dpm_final_sigma_min", 6, {**order, "final_sigmas_type": "sigma_min"}
     for spacing in SPACINGS:
         yield f"dpm_lambda_min_{spacing}", 6 if spacing != "trailing" else 10, {
@@ -136,6 +145,9 @@ def heun_cases():
             **STABLE, "prediction_type": prediction, f"use_{kind}_sigmas": True,
             "timestep_spacing": "leading"}
         yield f"heun_{kind}_{prediction}_one_step", 1, {f"use_{kind}_sigmas": True}
+    for kind in ("karras", "exponential", "beta"):
+        yield f"heun_{kind}_bounds", 6, {
+            f"use_{kind}_sigmas": True, "sigma_min": 0.1, "sigma_max": 5.0}
     yield from schedules_with_betas("heun", {})
     yield "heun_exp", 6, {"beta_schedule": "exp"}
     yield from lengths("heun", {})
@@ -198,6 +210,9 @@ def flow_cases():
     for stochastic in (False, True):
         yield f"flow_inverted{'_stochastic' if stochastic else ''}", 6, {
             "invert_sigmas": True, "shift": 2.0, "stochastic_sampling": stochastic}
+    for kind in kinds[1:]:
+        yield f"flow_{next(iter(kind)).split('_')[1]}_bounds", 6, {
+            **kind, "sigma_min": 0.1, "sigma_max": 0.9}
     yield "flow_terminal", 6, {"shift_terminal": 0.1, "shift": 2.5}
     yield "flow_terminal_karras", 6, {"shift_terminal": 0.1, "use_karras_sigmas": True}
     yield "flow_few_timesteps", 5, {"num_train_timesteps": 13}

@@ -154,7 +154,8 @@ TEST(TimestepsTest, EqualsDiffusersForEveryNumberOfSteps) {
                        {"num_train_timesteps", table["num_train_timesteps"]}};
     const SchedulerConfig config = *ParseSchedulerConfig(file.dump());
     for (int64_t count = 1; count <= config.num_train_timesteps; ++count) {
-      const auto timesteps = Timesteps(config, count, /*diffusers_compatible=*/false).value();
+      if (table["sizes"][static_cast<size_t>(count - 1)] != count) continue;
+      const auto timesteps = Timesteps(config, count).value();
       ASSERT_EQ(std::ssize(timesteps), count);
       int64_t checksum = 0;
       for (int64_t i = 0; i < count; ++i) {
@@ -165,7 +166,7 @@ TEST(TimestepsTest, EqualsDiffusersForEveryNumberOfSteps) {
   }
 }
 
-TEST(TimestepsTest, RefusesWhereTrailingMakesOneTooManyIfCompatible) {
+TEST(TimestepsTest, RefusesWhereTrailingMakesOneTooMany) {
   SchedulerConfig config;
   config.timestep_spacing = TimestepSpacing::kTrailing;
   for (const json& table : Golden()["checksums"]) {
@@ -175,12 +176,12 @@ TEST(TimestepsTest, RefusesWhereTrailingMakesOneTooManyIfCompatible) {
     for (int64_t count = 1; count <= config.num_train_timesteps; ++count) {
       const bool too_many = table["sizes"][static_cast<size_t>(count - 1)] == count + 1;
       refused += too_many ? 1 : 0;
-      EXPECT_EQ(Timesteps(config, count, /*diffusers_compatible=*/true).ok(), !too_many) << count;
+      EXPECT_EQ(Timesteps(config, count).ok(), !too_many) << count;
     }
     EXPECT_GT(refused, 0);
   }
   config.num_train_timesteps = 50;
-  ExpectError(Timesteps(config, 29, true), StatusCode::kInvalidArgument,
+  ExpectError(Timesteps(config, 29), StatusCode::kInvalidArgument,
               "num_inference_steps: expected a number for which `trailing` ends at 0 or above, got "
               "29 of 50, for which diffusers makes 30 timesteps ending in -1");
 }
@@ -188,17 +189,15 @@ TEST(TimestepsTest, RefusesWhereTrailingMakesOneTooManyIfCompatible) {
 TEST(TimestepsTest, RefusesAnOffsetThatLeavesTheTable) {
   SchedulerConfig config;
   config.steps_offset = 1;
-  for (const bool compatible : {false, true}) {
-    EXPECT_TRUE(Timesteps(config, 999, compatible).ok());
-    ExpectError(Timesteps(config, 1000, compatible), StatusCode::kInvalidArgument,
-                "steps_offset: expected timesteps below num_train_timesteps = 1000, got 1000 with "
-                "1000 steps and offset 1");
-  }
+  EXPECT_TRUE(Timesteps(config, 999).ok());
+  ExpectError(Timesteps(config, 1000), StatusCode::kInvalidArgument,
+              "steps_offset: expected timesteps below num_train_timesteps = 1000, got 1000 with "
+              "1000 steps and offset 1");
 }
 
 TEST(TimestepsTest, RefusesANumberOfStepsOutOfRange) {
   for (const int64_t count : {int64_t{-1}, int64_t{0}, int64_t{1001}, INT64_MAX, INT64_MIN}) {
-    ExpectError(Timesteps(SchedulerConfig(), count, false), StatusCode::kInvalidArgument,
+    ExpectError(Timesteps(SchedulerConfig(), count), StatusCode::kInvalidArgument,
                 StrCat("num_inference_steps: expected an integer in [1, num_train_timesteps = "
                        "1000], got ",
                        count));

@@ -301,6 +301,14 @@ TEST(SamplersTest, RefuseWhatHasNoFiniteSteps) {
                                                           {"timestep_spacing", "trailing"},
                                                           {"lambda_min_clipped", -1.0}}),
                        10, "num_inference_steps: expected a number of which `trailing` makes as"},
+           HostileCase{SchedulerOf("DPMSolverMultistep", {{"timestep_spacing", "trailing"}}), 61,
+                       "num_inference_steps: expected a number for which `trailing` ends at 0"},
+           HostileCase{SchedulerOf("EulerDiscrete",
+                                   {{"timestep_spacing", "trailing"}, {"use_karras_sigmas", true}}),
+                       103,
+                       "num_inference_steps: expected a number for which `trailing` ends at 0"},
+           HostileCase{SchedulerOf("HeunDiscrete", {{"timestep_spacing", "trailing"}}), 121,
+                       "num_inference_steps: expected a number for which `trailing` ends at 0"},
            // linspace comes to the same timestep twice.
            HostileCase{SchedulerOf("DPMSolverMultistep"), 1000,
                        "DPMSolverMultistepScheduler with 1000 steps: step "},
@@ -310,6 +318,26 @@ TEST(SamplersTest, RefuseWhatHasNoFiniteSteps) {
        })
     ExpectError(ProcessOf(hostile.config, hostile.num_steps), StatusCode::kInvalidArgument,
                 hostile.expected);
+}
+
+// The last two sigmas are one, but for rounding, which is no reason for a variance below 0.
+TEST(SamplersTest, EndWithoutNoiseWhereTheLastSigmasAreOne) {
+  for (const char* algorithm : {"sde-dpmsolver++", "sde-dpmsolver"})
+    for (const double beta_end : {0.005, 0.01, 0.02, 0.05})
+      for (int64_t n = 2; n <= 40; ++n) {
+        const auto process =
+            ProcessOf(SchedulerOf("DPMSolverMultistep", {{"solver_order", 1},
+                                                         {"use_karras_sigmas", true},
+                                                         {"beta_end", beta_end},
+                                                         {"final_sigmas_type", "sigma_min"},
+                                                         {"algorithm_type", algorithm}}),
+                      n);
+        if (!process.ok()) {
+          ExpectError(process, StatusCode::kInvalidArgument, "clearly on one side of a half");
+          continue;
+        }
+        EXPECT_LT(process->steps.back().sigma, 1e-6) << algorithm << beta_end << n;
+      }
 }
 
 // Times of karras sigmas are rounded, by float32 in diffusers.

@@ -118,6 +118,10 @@ TEST(SchedulerConfigTest, TakesMinusInfinityOfLambdaMinClipped) {
   EXPECT_EQ(plain.lambda_min_clipped, -std::numeric_limits<double>::infinity());
   EXPECT_EQ(*ParseSchedulerConfig(With("lambda_min_clipped", "-Infinity", name)), plain);
   EXPECT_EQ(*ParseSchedulerConfig(With("lambda_min_clipped", " \n-Infinity ", name)), plain);
+  EXPECT_EQ(*ParseSchedulerConfig(R"({"_use_default_values":["lambda_min_clipped"],)"
+                                  R"("_class_name":"DPMSolverMultistepScheduler",)"
+                                  R"("lambda_min_clipped":-Infinity})"),
+            plain);
   EXPECT_EQ(ParseSchedulerConfig(With("lambda_min_clipped", "-5.1", name))->lambda_min_clipped,
             -5.1);
 }
@@ -298,6 +302,10 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"LcmOriginal", With("original_inference_steps", "1001", "LCMScheduler"),
                     "original_inference_steps: expected at most num_train_timesteps = 1000, got "
                     "1001"},
+        RefusedCase{"OneStepMore",
+                    R"({"_class_name":"EulerDiscreteScheduler","prediction_type":"v_prediction",)"
+                    R"("interpolation_type":"log_linear","timestep_type":"continuous"})",
+                    "timestep_type: expected \"discrete\" (with the interpolation_type log_linear"},
         RefusedCase{"InfinityOfAnotherKey", With("beta_end", "-Infinity"), "not JSON"},
         RefusedCase{"PositiveInfinity",
                     With("lambda_min_clipped", "Infinity", "DPMSolverMultistepScheduler"),
