@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 import grpc
@@ -11,14 +12,10 @@ import grpc.aio
 from typing_extensions import Self, Unpack
 
 from deeppcr import arrays, calls, connection, errors, protocol, requests
-from deeppcr.client import (
-    GenerationOptions,
-    GradientArguments,
-    gradients_of,
-    samples_wanted,
-    split_arguments,
-)
-from deeppcr.requests import Generation, Options
+from deeppcr.arrays import Floats
+from deeppcr.calls import Deadline
+from deeppcr.client import GenerationOptions, GradientArguments, gradients_of, split_arguments
+from deeppcr.requests import Generation, Options, samples_wanted
 from deeppcr.results import Comparison, Gradients, Progress, Result, result_of
 
 
@@ -41,6 +38,7 @@ class Client:
         self._target = connection.parse_server(server)
         self._access.check(self._target)
         self._credentials = self._access.credentials()
+        Deadline(timeout)  # refuses what is none
         self._channel: Any = None
         self._methods: dict[str, Any] = {}
         self._batch_sizes: dict[tuple[str, int], int] = {}
@@ -48,7 +46,9 @@ class Client:
     def _connect(self) -> Any:
         # Not before the first call: a channel is of the event loop that runs when it is made.
         if self._channel is None:
-            options = connection.channel_options(self._target)
+            options = connection.channel_options(
+                self._target, is_secure=self._credentials is not None
+            )
             self._channel = (
                 grpc.aio.insecure_channel(self._target.text, options)
                 if self._credentials is None
@@ -73,40 +73,63 @@ class Client:
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a Client is a connection: make one where it is used")
+
     def __repr__(self) -> str:
         return f"<deeppcr.aio.Client of {self.server}>"
 
-    def _how(self, timeout: float | None) -> tuple[dict[str, Any], str]:
+    def _deadline(self, timeout: float | None) -> Deadline:
+        return Deadline(self.timeout if timeout is None else timeout)
+
+    def _how(self, deadline: Deadline) -> tuple[dict[str, Any], str]:
         self._connect()
         metadata, trace_id = connection.metadata_of(self._access)
-        return {
-            "timeout": self.timeout if timeout is None else timeout,
-            "metadata": metadata,
-        }, trace_id
+        return {"timeout": deadline.left(), "metadata": metadata}, trace_id
 
-    async def _call(self, name: str, request: Any, timeout: float | None) -> Any:
-        how, trace_id = self._how(timeout)
+    @contextlib.contextmanager
+    def _failures(self, trace_id: str = "") -> Iterator[None]:
+        """The errors of gRPC as those of this package."""
         try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            raise errors.error_from(error, self.server, trace_id) from None
+        except grpc.aio.UsageError as error:
+            if "closed" not in str(error):
+                raise
+            raise errors.CancelledError("this Client is closed") from None
+
+    async def _call(self, name: str, request: Any, deadline: Deadline) -> Any:
+        how, trace_id = self._how(deadline)
+        with self._failures(trace_id):
             return await self._methods[name](request, **how)
-        except grpc.aio.AioRpcError as error:
-            raise errors.error_from(error, self.server, trace_id) from None
 
-    async def _events(self, name: str, request: Any, timeout: float | None) -> AsyncIterator[Any]:
-        how, trace_id = self._how(timeout)
-        stream = self._methods[name](request, **how)
+    async def _events(self, name: str, request: Any, deadline: Deadline) -> AsyncIterator[Any]:
+        how, trace_id = self._how(deadline)
+        with self._failures(trace_id):
+            stream = self._methods[name](request, **how)
+            try:
+                async for event in stream:
+                    yield event
+            finally:
+                stream.cancel()
+
+    async def _parts(self, model: str, version: int, n: int, deadline: Deadline) -> list[slice]:
+        key = (model, version)
+        if n > 1 and key not in self._batch_sizes:
+            request = requests.of_model("GetModelRequest", model, version)
+            info = await self._call("GetModel", request, deadline)
+            self._batch_sizes[key] = int(info.max_batch_size)
+        return list(calls.parts_of(n, n if n == 1 else self._batch_sizes[key]))
+
+    @contextlib.contextmanager
+    def _asking_anew(self, model: str, version: int) -> Iterator[None]:
+        """Forgets how many samples the model takes where a request was refused."""
         try:
-            async for event in stream:
-                yield event
-        except grpc.aio.AioRpcError as error:
-            raise errors.error_from(error, self.server, trace_id) from None
-        finally:
-            stream.cancel()
-
-    async def _parts(self, model: str, version: int, n: int, timeout: float | None) -> list[slice]:
-        if n > 1 and (model, version) not in self._batch_sizes:
-            info = await self.model(model, version, timeout=timeout)
-            self._batch_sizes[(model, version)] = int(info.max_batch_size)
-        return list(calls.parts_of(n, n if n == 1 else self._batch_sizes[(model, version)]))
+            yield
+        except errors.InvalidArgumentError:
+            self._batch_sizes.pop((model, version), None)
+            raise
 
     async def forward(
         self,
@@ -121,12 +144,14 @@ class Client:
     ) -> Result:
         rows = arrays.as_floats(inputs, "inputs")
         rows = rows[None] if rows.ndim == 1 else rows
+        deadline = self._deadline(timeout)
         results = []
-        for part in await self._parts(model, version, len(rows), timeout):
-            states = None if initial_states is None else initial_states[part]
-            request = requests.forward(model, version, rows[part], states, request_id, options)
-            response = await self._call("Forward", request, timeout)
-            results.append(result_of(response.outputs, response))
+        with self._asking_anew(model, version):
+            for part in await self._parts(model, version, len(rows), deadline):
+                states = calls.states_of(initial_states, len(rows), part)
+                request = requests.forward(model, version, rows[part], states, request_id, options)
+                response = await self._call("Forward", request, deadline)
+                results.append(result_of(response.outputs, response))
         return calls.joined(results)
 
     async def _generations(
@@ -136,22 +161,26 @@ class Client:
         version: int,
         initial_states: Any,
         request_id: str,
-        timeout: float | None,
+        deadline: Deadline,
         arguments: Any,
-    ) -> list[Any]:
+    ) -> list[tuple[int, Any]]:
+        """The requests that n samples take, and the first sample of each."""
         generation, options = split_arguments(arguments)
         n = samples_wanted(n, generation)
         return [
-            requests.generate(
-                model,
-                version,
-                part.stop - part.start,
-                None if initial_states is None else initial_states[part],
-                request_id,
-                calls.rows_of(generation, n, part),
-                options,
+            (
+                part.start,
+                requests.generate(
+                    model,
+                    version,
+                    part.stop - part.start,
+                    calls.states_of(initial_states, n, part),
+                    request_id,
+                    calls.rows_of(generation, n, part),
+                    options,
+                ),
             )
-            for part in await self._parts(model, version, n, timeout)
+            for part in await self._parts(model, version, n, deadline)
         ]
 
     async def generate(
@@ -165,12 +194,14 @@ class Client:
         timeout: float | None = None,
         **arguments: Unpack[GenerationOptions],
     ) -> Result:
+        deadline = self._deadline(timeout)
         results = []
-        for request in await self._generations(
-            model, n, version, initial_states, request_id, timeout, arguments
-        ):
-            response = await self._call("Generate", request, timeout)
-            results.append(result_of(response.samples, response))
+        with self._asking_anew(model, version):
+            for _, request in await self._generations(
+                model, n, version, initial_states, request_id, deadline, arguments
+            ):
+                response = await self._call("Generate", request, deadline)
+                results.append(result_of(response.samples, response))
         return calls.joined(results)
 
     async def generate_events(
@@ -185,17 +216,19 @@ class Client:
         **arguments: Unpack[GenerationOptions],
     ) -> AsyncIterator[Progress | Result]:
         results: list[Result] = []
-        wanted = await self._generations(
-            model, n, version, initial_states, request_id, timeout, arguments
-        )
-        for count, request in enumerate(wanted, start=1):
-            async for event in self._events("StreamGenerate", request, timeout):
-                if event.HasField("result"):
-                    results.append(result_of(event.result.samples, event.result))
-                else:
-                    yield Progress.of(event.progress)
-            if len(results) != count:
-                raise errors.InternalError("bad reply: the stream ended without a result")
+        deadline = self._deadline(timeout)
+        with self._asking_anew(model, version):
+            wanted = await self._generations(
+                model, n, version, initial_states, request_id, deadline, arguments
+            )
+            for count, (first, request) in enumerate(wanted, start=1):
+                async for event in self._events("StreamGenerate", request, deadline):
+                    if event.HasField("result"):
+                        results.append(result_of(event.result.samples, event.result))
+                    else:
+                        yield Progress.of(event.progress, first)
+                if len(results) != count:
+                    raise errors.InternalError("bad reply: the stream ended without a result")
         yield calls.joined(results)
 
     async def compare(
@@ -203,54 +236,71 @@ class Client:
         model: str,
         inputs: Any = None,
         *,
-        n: int = 1,
+        n: int | None = None,
         version: int = 0,
-        solvers: Iterable[str | Options] = (),
+        solvers: str | Iterable[str | Options] = (),
         repetitions: int = 0,
         timeout: float | None = None,
         **generation: Unpack[Generation],
     ) -> Comparison:
-        rows: list[Options] = [
-            {"solver": each} if isinstance(each, str) else each for each in solvers
-        ]
-        request = requests.compare(model, version, inputs, n, generation, rows, repetitions)
-        return Comparison(await self._call("Compare", request, timeout))
+        request = requests.compare(model, version, inputs, n, generation, solvers, repetitions)
+        return Comparison(await self._call("Compare", request, self._deadline(timeout)))
 
     async def gradient(
         self,
         model: str,
         inputs: Any = None,
         *,
-        n: int = 1,
+        n: int | None = None,
         version: int = 0,
         timeout: float | None = None,
         options: Options | None = None,
         **arguments: Unpack[GradientArguments],
     ) -> Gradients:
         request = requests.gradient(model, version, inputs, n, options or {}, arguments)
-        return gradients_of(await self._call("Gradient", request, timeout))
+        return gradients_of(await self._call("Gradient", request, self._deadline(timeout)))
+
+    async def parameter_gradients(
+        self,
+        model: str,
+        inputs: Any = None,
+        *,
+        n: int | None = None,
+        version: int = 0,
+        timeout: float | None = None,
+        options: Options | None = None,
+        **arguments: Unpack[GradientArguments],
+    ) -> tuple[dict[str, Floats], Gradients]:
+        request = requests.gradient(model, version, inputs, n, options or {}, arguments)
+        pieces = requests.Pieces()
+        async for event in self._events("StreamGradient", request, self._deadline(timeout)):
+            if event.HasField("result"):
+                return pieces.tensors(), gradients_of(event.result)
+            pieces.add(event.piece)
+        raise errors.InternalError("bad reply: the stream ended without a result")
 
     async def models(self, *, timeout: float | None = None) -> tuple[Any, ...]:
         request = protocol.message_class("ListModelsRequest")()
-        return tuple((await self._call("ListModels", request, timeout)).models)
+        return tuple((await self._call("ListModels", request, self._deadline(timeout))).models)
 
     async def model(self, model: str, version: int = 0, *, timeout: float | None = None) -> Any:
         request = requests.of_model("GetModelRequest", model, version)
-        return await self._call("GetModel", request, timeout)
+        return await self._call("GetModel", request, self._deadline(timeout))
 
     async def load(self, model: str, version: int = 0, *, timeout: float | None = None) -> Any:
         request = requests.of_model("LoadModelRequest", model, version)
-        response = await self._call("LoadModel", request, timeout)
+        response = await self._call("LoadModel", request, self._deadline(timeout))
         self._batch_sizes.clear()
         return response.summary
 
     async def unload(self, model: str, version: int = 0, *, timeout: float | None = None) -> None:
         request = requests.of_model("UnloadModelRequest", model, version)
-        await self._call("UnloadModel", request, timeout)
+        await self._call("UnloadModel", request, self._deadline(timeout))
 
     async def is_ready(self, *, timeout: float = 5.0) -> bool:
         check = self._connect().unary_unary("/grpc.health.v1.Health/Check")
         try:
-            return bool(await check(b"", timeout=timeout) == b"\x08\x01")
-        except grpc.aio.AioRpcError:
+            with self._failures():
+                return bool(await check(b"", timeout=timeout) == b"\x08\x01")
+        except errors.DeepPcrError:
             return False

@@ -20,9 +20,18 @@ def is_torch(value: object) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def _of_torch(tensor: Any) -> Any:
+    tensor = tensor.detach().cpu()
+    # NumPy has no bfloat16.
+    return (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+
+
 def as_floats(value: Any, name: str) -> Floats:
     """A C-ordered float32 array; float64 and half precision are rounded, integers converted."""
-    array = value.detach().cpu().numpy() if is_torch(value) else np.asarray(value)
+    try:
+        array = _of_torch(value) if is_torch(value) else np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{name}: expected an array or a tensor: {error}") from None
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name}: expected real numbers, got {array.dtype}")
     return np.ascontiguousarray(array, dtype="<f4")

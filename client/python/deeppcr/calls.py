@@ -3,24 +3,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from deeppcr.requests import Generation
+from deeppcr import arrays
+from deeppcr.requests import ROWS, Generation
 from deeppcr.results import Report, Result
-
-# Arrays of a generation that have a row for each sample, or one for all.
-_ROWS = (
-    "class_labels",
-    "conditioning",
-    "initial_noise",
-    "step_noise",
-    "null_conditioning",
-    "initial_samples",
-    "known_values",
-)
 
 
 def parts_of(n: int, most: int) -> Iterator[slice]:
@@ -34,12 +25,42 @@ def parts_of(n: int, most: int) -> Iterator[slice]:
 def rows_of(generation: Generation, n: int, part: slice) -> Generation:
     """The part of a request for n samples; its noise is drawn as in the whole."""
     rows: dict[str, Any] = dict(generation)
+    if part == slice(0, n):
+        return rows  # type: ignore[return-value]
     rows["first_sample"] = (int(generation.get("first_sample", 0)) + part.start) % 2**64
-    for name in _ROWS:
+    for name, dims in ROWS.items():
         value = rows.get(name)
-        if value is not None and np.shape(value) and len(value) == n and n > 1:
+        if value is None or np.ndim(value) < dims:
+            continue
+        if len(value) not in (1, n):
+            raise ValueError(f"{name}: expected 1 or {n} rows, got {len(value)}")
+        if len(value) == n:
             rows[name] = value[part]
     return rows  # type: ignore[return-value]
+
+
+def states_of(initial_states: Any, n: int, part: slice) -> Any:
+    """The part of the guess of n samples [n, L + 1, D], or of one [L + 1, D]."""
+    if initial_states is None:
+        return None
+    states = arrays.as_floats(initial_states, "initial_states")
+    states = states[None] if states.ndim == 2 else states
+    if len(states) != n:
+        raise ValueError(f"initial_states: expected {n} rows, got {len(states)}")
+    return states[part]
+
+
+class Deadline:
+    """The seconds that all requests of a call may take together."""
+
+    def __init__(self, seconds: float) -> None:
+        if not 0 < seconds < float("inf"):
+            raise ValueError(f"timeout: expected a number of seconds above 0, got {seconds}")
+        self._end = time.monotonic() + seconds
+
+    def left(self) -> float:
+        """At least a moment, in which a call fails as one that took too long."""
+        return max(self._end - time.monotonic(), 1e-3)
 
 
 def joined(results: list[Result]) -> Result:
@@ -59,4 +80,7 @@ def joined(results: list[Result]) -> Result:
         arrays = [getattr(result, name) for result in results]
         if all(array is not None for array in arrays):
             setattr(whole, name, np.concatenate(arrays))
+    for array in (whole, whole.trajectory, whole.latents):
+        if array is not None:
+            array.flags.writeable = False  # as the answers of one request are
     return whole

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -14,8 +15,9 @@ from typing_extensions import Self, Unpack
 
 from deeppcr import arrays, calls, connection, errors, protocol, requests
 from deeppcr.arrays import Floats
+from deeppcr.calls import Deadline
 from deeppcr.pace import Pace
-from deeppcr.requests import Generation, Options, WayBack
+from deeppcr.requests import Generation, Options, WayBack, samples_wanted
 from deeppcr.results import Comparison, Gradients, Progress, Report, Result, result_of
 
 T = TypeVar("T")
@@ -51,25 +53,11 @@ def gradients_of(response: Any) -> Gradients:
     )
 
 
-def samples_wanted(n: int | None, generation: Generation) -> int:
-    """n, or as many as the arrays have rows; one without any."""
-    if n is not None:
-        if n < 1:
-            raise ValueError(f"n: expected at least 1, got {n}")
-        return n
-    rows = [
-        len(cast(Any, value))
-        for name, value in generation.items()
-        if name in calls._ROWS and np.ndim(cast(Any, value)) >= (1 if name == "class_labels" else 2)
-    ]
-    return max(rows, default=1)
-
-
 class Client:
     """A connection to a server, or to a fleet of servers.
 
     server: host:port, unix:FILE, dns:///host:port, or IP addresses with ports, by commas.
-    timeout: seconds that a call may take, unless it says otherwise.
+    timeout: seconds that a call may take, with all its requests, unless it says otherwise.
     Nothing is sent, and nothing fails, before the first call.
     """
 
@@ -88,7 +76,9 @@ class Client:
         self._access = connection.Access(tls_ca, tls_cert, tls_key, token)
         target = connection.parse_server(server)
         self._access.check(target)
-        options, credentials = connection.channel_options(target), self._access.credentials()
+        credentials = self._access.credentials()
+        options = connection.channel_options(target, is_secure=credentials is not None)
+        Deadline(timeout)  # refuses what is none
         self._channel = (
             grpc.insecure_channel(target.text, options)
             if credentials is None
@@ -122,32 +112,54 @@ class Client:
     def __repr__(self) -> str:
         return f"<deeppcr.Client of {self.server}>"
 
-    def _run(self, call: Callable[..., T], request: Any, timeout: float | None) -> T:
+    def _deadline(self, timeout: float | None) -> Deadline:
+        return Deadline(self.timeout if timeout is None else timeout)
+
+    @contextlib.contextmanager
+    def _failures(self, trace_id: str = "") -> Iterator[None]:
+        """The errors of gRPC as those of this package."""
         if os.getpid() != self._process:
             raise RuntimeError("this Client is of another process: make one after the fork")
-        metadata, trace_id = connection.metadata_of(self._access)
         try:
-            return call(
-                request, timeout=self.timeout if timeout is None else timeout, metadata=metadata
-            )
+            yield
         except grpc.RpcError as error:
             raise errors.error_from(error, self.server, trace_id) from None
+        except ValueError as error:
+            if "closed channel" not in str(error):
+                raise
+            raise errors.CancelledError("this Client is closed") from None
 
-    def _call(self, name: str, request: Any, timeout: float | None) -> Any:
-        return self._run(self._methods[name], request, timeout)
+    def _run(self, call: Callable[..., T], request: Any, deadline: Deadline) -> T:
+        metadata, trace_id = connection.metadata_of(self._access)
+        with self._failures(trace_id):
+            return call(request, timeout=deadline.left(), metadata=metadata)
 
-    def _batch_size(self, model: str, version: int, timeout: float | None) -> int:
+    def _call(self, name: str, request: Any, deadline: Deadline) -> Any:
+        return self._run(self._methods[name], request, deadline)
+
+    def _batch_size(self, model: str, version: int, deadline: Deadline) -> int:
         with self._lock:
             known = self._batch_sizes.get((model, version))
         if known is None:
-            known = int(self.model(model, version, timeout=timeout).max_batch_size)
+            request = requests.of_model("GetModelRequest", model, version)
+            known = int(self._call("GetModel", request, deadline).max_batch_size)
             with self._lock:
                 self._batch_sizes[(model, version)] = known
         return known
 
-    def _parts(self, model: str, version: int, n: int, timeout: float | None) -> list[slice]:
-        most = n if n == 1 else self._batch_size(model, version, timeout)
+    def _parts(self, model: str, version: int, n: int, deadline: Deadline) -> list[slice]:
+        most = n if n == 1 else self._batch_size(model, version, deadline)
         return list(calls.parts_of(n, most))
+
+    @contextlib.contextmanager
+    def _asking_anew(self, model: str, version: int) -> Iterator[None]:
+        """Forgets how many samples the model takes where a request was refused."""
+        try:
+            yield
+        except errors.InvalidArgumentError:
+            with self._lock:
+                self._batch_sizes.pop((model, version), None)
+            raise
 
     def forward(
         self,
@@ -166,21 +178,14 @@ class Client:
         """
         rows = arrays.as_floats(inputs, "inputs")
         rows = rows[None] if rows.ndim == 1 else rows
-        states = (
-            None if initial_states is None else arrays.as_floats(initial_states, "initial_states")
-        )
+        deadline = self._deadline(timeout)
         results = []
-        for part in self._parts(model, version, len(rows), timeout):
-            request = requests.forward(
-                model,
-                version,
-                rows[part],
-                None if states is None else states[part],
-                request_id,
-                options,
-            )
-            response = self._call("Forward", request, timeout)
-            results.append(result_of(response.outputs, response))
+        with self._asking_anew(model, version):
+            for part in self._parts(model, version, len(rows), deadline):
+                states = calls.states_of(initial_states, len(rows), part)
+                request = requests.forward(model, version, rows[part], states, request_id, options)
+                response = self._call("Forward", request, deadline)
+                results.append(result_of(response.outputs, response))
         return calls.joined(results)
 
     def generate(
@@ -230,17 +235,15 @@ class Client:
         timeout: float | None,
         arguments: Any,
     ) -> Result:
-        return calls.joined(
-            [
-                result_of(response.samples, response)
-                for response in (
-                    self._call("Generate", request, timeout)
-                    for request in self._generations(
-                        model, n, version, initial_states, request_id, timeout, arguments
-                    )
-                )
-            ]
-        )
+        deadline = self._deadline(timeout)
+        results = []
+        with self._asking_anew(model, version):
+            for _, request in self._generations(
+                model, n, version, initial_states, request_id, deadline, arguments
+            ):
+                response = self._call("Generate", request, deadline)
+                results.append(result_of(response.samples, response))
+        return calls.joined(results)
 
     def _generations(
         self,
@@ -249,22 +252,24 @@ class Client:
         version: int,
         initial_states: Any,
         request_id: str,
-        timeout: float | None,
+        deadline: Deadline,
         arguments: Any,
-    ) -> Iterator[Any]:
-        """The requests that n samples take."""
+    ) -> Iterator[tuple[int, Any]]:
+        """The requests that n samples take, and the first sample of each."""
         generation, options = split_arguments(arguments)
         n = samples_wanted(n, generation)
-        for part in self._parts(model, version, n, timeout):
-            states = None if initial_states is None else initial_states[part]
-            yield requests.generate(
-                model,
-                version,
-                part.stop - part.start,
-                states,
-                request_id,
-                calls.rows_of(generation, n, part),
-                options,
+        for part in self._parts(model, version, n, deadline):
+            yield (
+                part.start,
+                requests.generate(
+                    model,
+                    version,
+                    part.stop - part.start,
+                    calls.states_of(initial_states, n, part),
+                    request_id,
+                    calls.rows_of(generation, n, part),
+                    options,
+                ),
             )
 
     def generate_events(
@@ -280,58 +285,53 @@ class Client:
     ) -> Iterator[Progress | Result]:
         """Progress while samples are drawn, as generate draws them, and last the Result."""
         results: list[Result] = []
-        for request in self._generations(
-            model, n, version, initial_states, request_id, timeout, arguments
-        ):
-            metadata, trace_id = connection.metadata_of(self._access)
-            stream = self._methods["StreamGenerate"](
-                request, timeout=self.timeout if timeout is None else timeout, metadata=metadata
-            )
-            before = len(results)
-            try:
-                for event in stream:
+        deadline = self._deadline(timeout)
+        with self._asking_anew(model, version):
+            for first, request in self._generations(
+                model, n, version, initial_states, request_id, deadline, arguments
+            ):
+                before = len(results)
+                for event in self._events("StreamGenerate", request, deadline):
                     if event.HasField("result"):
                         results.append(result_of(event.result.samples, event.result))
                     else:
-                        yield Progress.of(event.progress)
-            except grpc.RpcError as error:
-                raise errors.error_from(error, self.server, trace_id) from None
+                        yield Progress.of(event.progress, first)
+                if len(results) != before + 1:
+                    raise errors.InternalError("bad reply: the stream ended without a result")
+        yield calls.joined(results)
+
+    def _events(self, name: str, request: Any, deadline: Deadline) -> Iterator[Any]:
+        """Those of a stream, which ends with this iterator."""
+        metadata, trace_id = connection.metadata_of(self._access)
+        with self._failures(trace_id):
+            stream = self._methods[name](request, timeout=deadline.left(), metadata=metadata)
+            try:
+                yield from stream
             finally:
                 stream.cancel()
-            if len(results) != before + 1:
-                raise errors.InternalError("bad reply: the stream ended without a result")
-        yield calls.joined(results)
 
     def compare(
         self,
         model: str,
         inputs: Any = None,
         *,
-        n: int = 1,
+        n: int | None = None,
         version: int = 0,
-        solvers: Iterable[str | Options] = (),
+        solvers: str | Iterable[str | Options] = (),
         repetitions: int = 0,
         timeout: float | None = None,
         **generation: Unpack[Generation],
     ) -> Comparison:
         """Runs the same input through several solvers: what each took, and how far it was off."""
-        rows: list[Options] = [
-            {"solver": each} if isinstance(each, str) else each for each in solvers
-        ]
-        return Comparison(
-            self._call(
-                "Compare",
-                requests.compare(model, version, inputs, n, generation, rows, repetitions),
-                timeout,
-            )
-        )
+        request = requests.compare(model, version, inputs, n, generation, solvers, repetitions)
+        return Comparison(self._call("Compare", request, self._deadline(timeout)))
 
     def gradient(
         self,
         model: str,
         inputs: Any = None,
         *,
-        n: int = 1,
+        n: int | None = None,
         version: int = 0,
         timeout: float | None = None,
         options: Options | None = None,
@@ -342,14 +342,14 @@ class Client:
         options: of the forward solve.
         """
         request = requests.gradient(model, version, inputs, n, options or {}, arguments)
-        return gradients_of(self._call("Gradient", request, timeout))
+        return gradients_of(self._call("Gradient", request, self._deadline(timeout)))
 
     def parameter_gradients(
         self,
         model: str,
         inputs: Any = None,
         *,
-        n: int = 1,
+        n: int | None = None,
         version: int = 0,
         timeout: float | None = None,
         options: Options | None = None,
@@ -358,35 +358,35 @@ class Client:
         """Gradients by the model's tensors, summed over the samples, and what Gradient says."""
         request = requests.gradient(model, version, inputs, n, options or {}, arguments)
 
-        def call(message: Any, **how: Any) -> tuple[dict[str, Floats], Gradients]:
-            tensors: dict[str, Floats] = {}
-            for event in self._methods["StreamGradient"](message, **how):
-                if event.HasField("result"):
-                    return tensors, gradients_of(event.result)
-                piece = event.piece
-                flat = tensors.setdefault(
-                    piece.name, np.empty(tuple(piece.shape), np.float32)
-                ).reshape(-1)
-                values = np.frombuffer(piece.data, "<f4")
-                flat[piece.offset : piece.offset + len(values)] = values
-            raise errors.InternalError("bad reply: the stream ended without a result")
-
-        return self._run(call, request, timeout)
+        pieces = requests.Pieces()
+        for event in self._events("StreamGradient", request, self._deadline(timeout)):
+            if event.HasField("result"):
+                return pieces.tensors(), gradients_of(event.result)
+            pieces.add(event.piece)
+        raise errors.InternalError("bad reply: the stream ended without a result")
 
     def models(self, *, timeout: float | None = None) -> tuple[Any, ...]:
         """ModelSummary of every version that is there, sorted by name and version."""
         return tuple(
-            self._call("ListModels", protocol.message_class("ListModelsRequest")(), timeout).models
+            self._call(
+                "ListModels", protocol.message_class("ListModelsRequest")(), self._deadline(timeout)
+            ).models
         )
 
     def model(self, model: str, version: int = 0, *, timeout: float | None = None) -> Any:
         """GetModelResponse: shapes, configuration, plans."""
-        return self._call("GetModel", requests.of_model("GetModelRequest", model, version), timeout)
+        return self._call(
+            "GetModel",
+            requests.of_model("GetModelRequest", model, version),
+            self._deadline(timeout),
+        )
 
     def load(self, model: str, version: int = 0, *, timeout: float | None = None) -> Any:
         """Loads or reloads a model; for administrators. ModelSummary of what serves then."""
         response = self._call(
-            "LoadModel", requests.of_model("LoadModelRequest", model, version), timeout
+            "LoadModel",
+            requests.of_model("LoadModelRequest", model, version),
+            self._deadline(timeout),
         )
         with self._lock:
             self._batch_sizes.clear()
@@ -394,15 +394,20 @@ class Client:
 
     def unload(self, model: str, version: int = 0, *, timeout: float | None = None) -> None:
         """Unloads a version, or all of them; for administrators."""
-        self._call("UnloadModel", requests.of_model("UnloadModelRequest", model, version), timeout)
+        self._call(
+            "UnloadModel",
+            requests.of_model("UnloadModelRequest", model, version),
+            self._deadline(timeout),
+        )
 
     def is_ready(self, *, timeout: float = 5.0) -> bool:
-        """True if a server is there, and all that it should serve is. Never raises."""
+        """True if a server is there, and all that it should serve is."""
         check = self._channel.unary_unary("/grpc.health.v1.Health/Check")
         try:
-            # HealthCheckResponse{status: SERVING}
-            return bool(check(b"", timeout=timeout) == b"\x08\x01")
-        except grpc.RpcError:
+            with self._failures():
+                # HealthCheckResponse{status: SERVING}
+                return bool(check(b"", timeout=timeout) == b"\x08\x01")
+        except errors.DeepPcrError:
             return False
 
     def policy(self, model: str, **arguments: Any) -> Policy:
@@ -433,6 +438,7 @@ class Policy:
         self._timeout, self._arguments = timeout, arguments
         self._generates = client.model(model, version).summary.model_type == "diffusion"
         self._states: Floats | None = None
+        self._shape: tuple[Any, ...] = ()  # what the states are of: rows and steps
 
     def reset(self) -> None:
         """Forgets the states, as at the beginning of an episode."""
@@ -450,8 +456,13 @@ class Policy:
 
     def _act(self, observation: Any, arguments: dict[str, Any]) -> Result:
         how: dict[str, Any] = {**self._arguments, **arguments, "return_trajectory": True}
-        if self._states is not None:
+        rows = self._n
+        if not self._generates:
+            rows = len(observation) if np.ndim(observation) > 1 else 1
+        shape = (rows, how.get("num_inference_steps"), how.get("first_step"))
+        if self._states is not None and shape == self._shape:
             how |= {"initial_states": self._states, "initial_guess": "previous"}
+        self._states = None  # unless this goes well
         if self._generates:
             if observation is not None:
                 how["conditioning"] = observation
@@ -463,5 +474,6 @@ class Policy:
                 self._model, observation, version=self._version, timeout=self._timeout, **how
             )
         report = result.report
-        self._states = result.trajectory if report is not None and report.converged else None
+        if report is not None and report.converged:
+            self._states, self._shape = result.trajectory, shape
         return result

@@ -48,7 +48,7 @@ class Target:
 
 def _host_of(address: str) -> str:
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or not 1 <= int(port) <= 65535:
+    if not colon or not (port.isascii() and port.isdecimal()) or not 1 <= int(port) <= 65535:
         return ""
     bracketed = len(host) > 2 and host.startswith("[") and host.endswith("]")
     return host if bracketed or (host and not set(host) & set("/:[] \t\r\n")) else ""
@@ -63,6 +63,8 @@ def _ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 def parse_server(server: str) -> Target:
     """host:port, unix:FILE, dns:///host:port, or IP addresses of one kind with ports, by commas."""
+    if not isinstance(server, str):
+        raise TypeError(f"server: expected a text, got a {type(server).__name__}")
     wrong = ValueError(
         "server: expected host:port with a port from 1 to 65535, unix:FILE, dns:///host:port, or "
         f"IP addresses of one kind with ports, by commas, got {server!r}"
@@ -135,7 +137,7 @@ class Access:
         )
 
 
-def channel_options(target: Target) -> list[tuple[str, Any]]:
+def channel_options(target: Target, *, is_secure: bool) -> list[tuple[str, Any]]:
     options: list[tuple[str, Any]] = [
         ("grpc.max_receive_message_length", _MOST_REPLY_BYTES),
         ("grpc.max_send_message_length", -1),  # the server has a limit of its own, and says it
@@ -147,6 +149,9 @@ def channel_options(target: Target) -> list[tuple[str, Any]]:
         # A channel of its own, also beside another to the same server.
         ("deeppcr.connection", secrets.token_hex(8)),
     ]
+    if target.is_loopback or not is_secure:
+        # A proxy would be another machine, and would read what is sent.
+        options.append(("grpc.enable_http_proxy", 0))
     if target.is_fleet:
         options.append(("grpc.service_config", json.dumps(FLEET_SERVICE_CONFIG)))
     return options

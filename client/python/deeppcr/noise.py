@@ -76,8 +76,9 @@ def noise(
         ("dim", dim, 2**31),
         ("first_step", first_step, 2**31),
     ):
-        if not 0 <= value < limit:
+        if not 0 <= int(value) < limit:
             raise ValueError(f"{name}: expected an integer in [0, {limit}), got {value}")
+    seed, first_sample = int(seed), int(first_sample)
     samples = np.array([(first_sample + i) % 2**64 for i in range(n)], np.uint64)
     initial = _normals(seed, samples, np.array([_INITIAL_STEP], np.uint64), dim)
     steps = np.arange(first_step, first_step + num_steps, dtype=np.uint64)

@@ -9,6 +9,8 @@ from typing import Any, TypedDict, cast
 import numpy as np
 
 from deeppcr import arrays, protocol
+from deeppcr.arrays import Floats
+from deeppcr.errors import InternalError
 
 
 class Options(TypedDict, total=False):
@@ -68,6 +70,16 @@ class WayBack(TypedDict, total=False):
     request_id: str
 
 
+# Arrays of a generation that have a row for each sample, or one for all, and their dimensions.
+ROWS = {
+    "class_labels": 1,
+    "conditioning": 2,
+    "initial_noise": 2,
+    "step_noise": 3,
+    "null_conditioning": 2,
+    "initial_samples": 2,
+    "known_values": 2,
+}
 _ENUMS = {
     "initial_guess": protocol.enum_values("InitialGuess"),
     "jacobian_refresh": protocol.enum_values("JacobianRefresh"),
@@ -91,6 +103,17 @@ _TENSORS = {
 _LISTS = ("class_labels", "known_elements", "lower_bounds", "upper_bounds")
 
 
+def samples_wanted(n: int | None, generation: Generation) -> int:
+    """n, or as many as the arrays have rows; one without any."""
+    if n is not None:
+        if n < 1:
+            raise ValueError(f"n: expected at least 1, got {n}")
+        return n
+    given = ((name, cast(Any, value)) for name, value in generation.items() if name in ROWS)
+    rows = [len(value) for name, value in given if np.ndim(value) >= ROWS[name]]
+    return max(rows, default=1)
+
+
 def _enum(name: str, value: str, values: dict[str, int]) -> int:
     known = [each for each in values if each != "unspecified"]
     if value not in known:
@@ -102,7 +125,8 @@ def _check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
     unknown = sorted(set(given) - set(known))
     if unknown:
         raise TypeError(
-            f"{what}: unexpected {', '.join(unknown)}; expected among {', '.join(sorted(known))}"
+            f"{what}: unexpected {', '.join(unknown)}"
+            + (f"; expected among {', '.join(sorted(known))}" if known else "")
         )
 
 
@@ -111,7 +135,7 @@ def fill_options(message: Any, options: Options) -> None:
     for name, value in options.items():
         if value is None:
             continue
-        setattr(message, name, _enum(name, str(value), _ENUMS[name]) if name in _ENUMS else value)
+        _set(message, name, _enum(name, str(value), _ENUMS[name]) if name in _ENUMS else value)
 
 
 def fill_generation(message: Any, n: int, generation: Generation) -> None:
@@ -125,7 +149,15 @@ def fill_generation(message: Any, n: int, generation: Generation) -> None:
         elif name in _LISTS:
             getattr(message, name).extend(np.asarray(value).reshape(-1).tolist())
         else:
-            setattr(message, name, value)
+            _set(message, name, value)
+
+
+def _set(message: Any, name: str, value: Any) -> None:
+    """A field of a number or a text, whose name an error has."""
+    try:
+        setattr(message, name, value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from None
 
 
 def _named(name: str, model: str, version: int) -> Any:
@@ -168,24 +200,30 @@ def compare(
     model: str,
     version: int,
     inputs: Any,
-    n: int,
+    n: int | None,
     generation: Generation,
-    rows: Iterable[Options],
+    solvers: str | Iterable[str | Options],
     repetitions: int,
 ) -> Any:
     request = _named("CompareRequest", model, version)
     if inputs is not None:
         arrays.fill(request.inputs, inputs, "inputs", 2)
+        _check_names("compare of inputs", generation, ())
     else:
-        fill_generation(request.generation, n, generation)
-    for row in rows:
-        fill_options(request.options.add(), row)
+        fill_generation(request.generation, samples_wanted(n, generation), generation)
+    for row in [solvers] if isinstance(solvers, str) else solvers:
+        fill_options(request.options.add(), {"solver": row} if isinstance(row, str) else row)
     request.repetitions = repetitions
     return request
 
 
 def gradient(
-    model: str, version: int, inputs: Any, n: int, options: Options, arguments: Mapping[str, Any]
+    model: str,
+    version: int,
+    inputs: Any,
+    n: int | None,
+    options: Options,
+    arguments: Mapping[str, Any],
 ) -> Any:
     """arguments: those of WayBack and, of a model that generates, of Generation."""
     way = {name: value for name, value in arguments.items() if name in WayBack.__annotations__}
@@ -195,7 +233,8 @@ def gradient(
         arrays.fill(request.inputs, inputs, "inputs", 2)
         _check_names("gradient", generation, WayBack.__annotations__)
     else:
-        fill_generation(request.generation, n, cast(Generation, generation))
+        drawn = cast(Generation, generation)
+        fill_generation(request.generation, samples_wanted(n, drawn), drawn)
     for name, value in way.items():
         if value is None:
             continue
@@ -207,11 +246,12 @@ def gradient(
         elif name == "target_classes":
             request.target_classes.extend(np.asarray(value).reshape(-1).tolist())
         elif name == "by":
-            request.gradients.extend(_enum("by", each, _BY) for each in value)
+            names = [value] if isinstance(value, str) else value
+            request.gradients.extend(_enum("by", each, _BY) for each in names)
         elif name in _WAY_ENUMS:
             setattr(request, name, _enum(name, value, _WAY_ENUMS[name]) if value else 0)
         else:
-            setattr(request, name, value)
+            _set(request, name, value)
     fill_options(request.options, options)
     return request
 
@@ -219,3 +259,27 @@ def gradient(
 def of_model(name: str, model: str, version: int) -> Any:
     """A request that names nothing but a model."""
     return _named(name, model, version)
+
+
+class Pieces:
+    """Gradients by the model's tensors, which come in pieces."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[str, Floats] = {}
+        self._missing: dict[str, int] = {}
+
+    def add(self, piece: Any) -> None:
+        shape = tuple(piece.shape)
+        tensor = self._tensors.setdefault(piece.name, np.zeros(shape, np.float32))
+        values = np.frombuffer(piece.data, "<f4")
+        end = piece.offset + len(values)
+        if tensor.shape != shape or not 0 <= piece.offset <= end <= tensor.size:
+            raise InternalError(f"bad reply: a piece that {piece.name} has no room for")
+        tensor.reshape(-1)[piece.offset : end] = values
+        self._missing[piece.name] = self._missing.get(piece.name, tensor.size) - len(values)
+
+    def tensors(self) -> dict[str, Floats]:
+        for name, count in self._missing.items():
+            if count != 0:
+                raise InternalError(f"bad reply: {name} is {count} values short")
+        return self._tensors

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from deeppcr.arrays import Floats, array_of
+from deeppcr.protocol import message_class
 
 
 class Result(np.ndarray[Any, np.dtype[np.float32]]):
     """The outputs or samples [n, output_dim], float32, with the server's report beside.
 
-    Arrays that are computed from it are plain ones.
+    Arrays that are computed from it are plain ones, and views of it have no report.
     """
 
     report: Report | None
@@ -91,6 +92,9 @@ class Report:
         self.message = message
         self.samples = tuple(SampleReport.of(sample) for sample in message.samples)
 
+    def __reduce__(self) -> Any:
+        return _report_from, (self.message.SerializeToString(),)
+
     @property
     def solver(self) -> str:
         """The solver that answered; several, joined by "+", where samples differ."""
@@ -155,6 +159,10 @@ class Report:
         )
 
 
+def _report_from(data: bytes) -> Report:
+    return Report(message_class("SolveReport").FromString(data))
+
+
 @dataclass(frozen=True)
 class Progress:
     """How far a solve has come: steps of the sequential solver, iterations of others."""
@@ -168,9 +176,9 @@ class Progress:
     error_estimate: float | None
 
     @classmethod
-    def of(cls, message: Any) -> Progress:
+    def of(cls, message: Any, first_sample: int = 0) -> Progress:
         return cls(
-            message.sample,
+            first_sample + message.sample,
             message.solver,
             message.iterations,
             message.steps,
@@ -200,6 +208,9 @@ class Comparison:
     def __init__(self, message: Any) -> None:
         self.message = message
         self.rows = tuple(message.rows)
+
+    def __reduce__(self) -> Any:
+        return _comparison_from, (self.message.SerializeToString(),)
 
     _COLUMNS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
         ("solver", lambda r: r.requested_solver),
@@ -234,3 +245,7 @@ class Comparison:
         axes.bar([row.requested_solver for row in rows], [1e3 * row.median_seconds for row in rows])
         axes.set_ylabel("median of a solve, ms")
         return axes
+
+
+def _comparison_from(data: bytes) -> Comparison:
+    return Comparison(message_class("CompareResponse").FromString(data))

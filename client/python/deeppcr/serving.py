@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+import weakref
 from typing import Any
 
 from typing_extensions import Self
@@ -46,8 +47,30 @@ def find_server(binary: str | os.PathLike[str] | None = None) -> pathlib.Path:
     raise FileNotFoundError(HOW_TO_GET_IT)
 
 
+def _end(
+    process: subprocess.Popen[bytes],
+    folder: tempfile.TemporaryDirectory[str],
+    owner: int,
+    seconds: float,
+) -> None:
+    if os.getpid() != owner:
+        return  # a fork, whose server it is not
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    with contextlib.suppress(OSError):
+        folder.cleanup()
+
+
 class Server:
     """A server on free ports of this machine, until it is stopped.
+
+    It is stopped too when nothing refers to this object any more, and when this process ends by
+    itself; one that is killed leaves its server behind.
 
     with deeppcr.serve("models") as server:
         print(server.client().forward("net", x))
@@ -63,6 +86,7 @@ class Server:
         self.grpc_port: int = ports["grpc_port"]
         self.http_port: int = ports["http_port"]
         self.address = f"127.0.0.1:{self.grpc_port}"
+        self._finalizer = weakref.finalize(self, _end, process, folder, os.getpid(), 40.0)
 
     def client(self, **options: Any) -> Client:
         return Client(self.address, **options)
@@ -73,14 +97,8 @@ class Server:
 
     def stop(self, seconds: float = 40.0) -> None:
         """Has it answer what it has begun, and end; kills it after so many seconds."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        self._folder.cleanup()
+        if self._finalizer.detach() is not None:
+            _end(self._process, self._folder, os.getpid(), seconds)
 
     def __enter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ import pathlib
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ installed.sources_on_path()
 
 import deeppcr  # noqa: E402
 from deeppcr import ExportError  # noqa: E402
+
+export_module = sys.modules['deeppcr.exporting.export']
 
 SERVER = ''
 DDIM = {'_class_name': 'DDIMScheduler', 'num_train_timesteps': 1000, 'clip_sample': False}
@@ -121,6 +124,42 @@ class ExportTest(unittest.TestCase):
             self.export(module, example)
         self.assertEqual((self.folder / 'model/1/denoiser.onnx').read_bytes(), before)
         self.export(module, example, version=2)
+
+    def test_a_version_is_published_whole_or_not_at_all(self):
+        module, example = odd_modules.MODULES['mlp'][0]()
+        for version in (0, -1, 'abc', 1.5, True):
+            with self.assertRaisesRegex(ExportError, 'version: expected an integer of at least 1'):
+                self.export(module, example, version=version)
+        (self.folder / 'dangling').mkdir()
+        (self.folder / 'dangling/1').symlink_to(self.folder / 'nothing')
+        with self.assertRaisesRegex(ExportError, 'is there already'):
+            self.export(module, example, 'dangling')
+        # One that appears while this one is checked.
+        check = export_module.compare_predictions
+
+        def appear(*arguments):
+            (self.folder / 'race/1').mkdir(parents=True)
+            (self.folder / 'race/1/config.json').write_text('another')
+            return check(*arguments)
+
+        with unittest.mock.patch.object(export_module, 'compare_predictions', appear):
+            with self.assertRaisesRegex(ExportError, 'race/1: Directory not empty'):
+                self.export(module, example, 'race')
+        self.assertEqual(sorted(path.name for path in (self.folder / 'race/1').iterdir()), ['config.json'])
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ['dangling', 'race'])
+
+    def test_what_is_no_module_or_tensor_is_refused(self):
+        module, example = odd_modules.MODULES['mlp'][0]()
+        for model, inputs, problem in (
+                (lambda x, t: x, example, 'model: expected a torch.nn.Module, got a function'),
+                (module, (example[0], 3), 'example: expected tensors, got a int'),
+                (module, (*example, None), 'example: expected tensors, got a NoneType'),
+                (module, (torch.randn(2, odd_modules.DIM), example[1]), 'inputs of a batch of one')):
+            with self.assertRaisesRegex(ExportError, problem):
+                self.export(model, inputs)
+        table, inputs = odd_modules.MODULES['class_condition'][0]()
+        with self.assertRaisesRegex(ExportError, 'does not take random states: IndexError'):
+            self.export(table, inputs, num_classes=1000)
 
     def test_schedulers_are_taken_as_objects_settings_or_files(self):
         class DDIMScheduler:

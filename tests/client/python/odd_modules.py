@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Denoisers as people write them, odd ones among them, and what an exporter has to make of each.
 
-Listed before the exporter was written (what is refused was corrected in three rows since). A row:
+Listed before the exporter was written (what is refused was corrected in three rows since, and the last rows are of a
+review). A row:
 the name, a function that makes (module, example), and None where the module has to be exported
 right, or what the refusal has to name. An example is (state [1, ..], time [1], condition [1, ..] or
 nothing).
@@ -364,6 +365,62 @@ def with_time(module, *others, dtype=torch.float32):
     return module, (torch.randn(1, DIM, dtype=dtype), torch.tensor([3]), *others)
 
 
+class TimesOfTheTable(Mlp):
+    """Reads a value through PyTorch's own code."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer('last', torch.tensor([50, 100, 150]))
+
+    def forward(self, x, t):
+        y = super().forward(x, t)
+        return 3 * y if t[0] in self.last else y
+
+
+class ClampedWhereLarge(Mlp):
+    """Reads values of the state without a conversion, and only large ones matter."""
+
+    def forward(self, x, t):
+        if not torch.equal(x, x.clamp(-8, 8)):
+            x = x.clamp(-8, 8)
+        return super().forward(x, t)
+
+
+class AssertsShapes(Mlp):
+    def forward(self, x, t):
+        assert x.shape[1] == DIM and len(x) == len(t)
+        return super().forward(x.reshape(len(x), -1), t) * torch.tensor(3.0)
+
+
+class TimeColumn(nn.Module):
+    """A time of two dimensions."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(DIM + 1, WIDTH), nn.SiLU(), nn.Linear(WIDTH, DIM))
+
+    def forward(self, x, t):
+        return self.net(torch.cat([x, t / 1000], 1))
+
+
+class Transposed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(3, 3)
+
+    def forward(self, x, t):
+        return self.net(x).transpose(1, 2) + t.reshape(-1, 1, 1) / 1000
+
+
+class RaisesForRandom(Mlp):
+    """Takes its example and no other state."""
+
+    def forward(self, x, t):
+        if len(x) > 1:
+            raise KeyError('row')
+        return super().forward(x, t)
+
+
 MODULES = {
     'mlp': (lambda: with_time(Mlp()), None),
     'relu': (lambda: with_time(Mlp(activation=nn.ReLU)), None),
@@ -411,5 +468,11 @@ MODULES = {
     'looked_up': (lambda: with_time(LookedUp()), 'ArgMax'),
     'of_the_batch': (lambda: with_time(OfTheBatch()), 'batch'),
     'not_a_number': (lambda: with_time(NotANumber()), 'finite'),
+    'asserts_shapes': (lambda: with_time(AssertsShapes()), None),
+    'time_column': (lambda: (TimeColumn(), (torch.randn(1, DIM), torch.tensor([[3.0]]))), None),
+    'times_of_the_table': (lambda: with_time(TimesOfTheTable()), 'odd_modules.py'),
+    'clamped_where_large': (lambda: with_time(ClampedWhereLarge()), 'odd_modules.py'),
+    'transposed': (lambda: (Transposed(), (torch.randn(1, 2, 3), torch.tensor([3]))), 'shape'),
+    'raises': (lambda: with_time(RaisesForRandom()), "KeyError: 'row'"),
     'wrong_size': (lambda: with_time(WrongSize()), 'elements'),
 }

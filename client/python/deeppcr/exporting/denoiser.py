@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import pathlib
 import shutil
 from typing import Any
 
 import numpy as np
 
-from deeppcr.exporting.checking import relative_error
+from deeppcr.exporting.checking import difference_of
 from deeppcr.exporting.network import check_samples_are_alone
 from deeppcr.exporting.report import Difference, ExportError
-from deeppcr.exporting.tracing import floats_are_double, write_onnx
+from deeppcr.exporting.tracing import floats_are_double, module_errors, write_onnx
 from deeppcr.safetensors_file import write_safetensors
 from deeppcr.serving import serve
 
@@ -32,11 +33,15 @@ def _as_prediction(output: Any, state: Any, learned_variance: bool) -> Any:
             f"outputs: expected one tensor, got a {type(output).__name__}; wrap the "
             "module in one that returns the prediction alone"
         )
-    wanted = state[0].numel() * (2 if learned_variance else 1)
-    if output.shape[0] != state.shape[0] or output[0].numel() != wanted:
+    shape = list(state.shape)
+    if learned_variance:
+        shape[1] *= 2  # prediction and variance one after the other
+    flat = [shape[0], math.prod(shape[1:])]
+    if list(output.shape) not in (shape, flat):
+        twice = ", and as many for the variance" if learned_variance else ""
         raise ExportError(
-            f"outputs: expected {wanted} elements of a sample, as the state has, got "
-            f"shape {tuple(output.shape)}"
+            f"outputs: expected {flat[1]} elements of a sample, in the shape of the state "
+            f"{list(state.shape)}{twice}, got the shape {list(output.shape)}"
         )
     return output.reshape(len(state), -1)
 
@@ -55,7 +60,11 @@ class Denoiser:
         return [Denoiser(_half_of(self.module, i), self.example, False) for i in range(2)]
 
     def __call__(self, states: Any, times: Any, condition: Any) -> Any:
-        inputs = [states.reshape(-1, *self.state_shape), times.to(self.example[1].dtype)]
+        time_shape = self.example[1].shape[1:]  # [n], or [n, 1] and so on
+        inputs = [
+            states.reshape(-1, *self.state_shape),
+            times.to(self.example[1].dtype).reshape(-1, *time_shape),
+        ]
         if condition is not None:
             inputs.append(condition)
         return _as_prediction(self.module(*inputs), inputs[0], self.learned)
@@ -100,8 +109,9 @@ def check_denoiser(module: Denoiser, num_classes: int) -> None:
         return module(states[rows], times[rows], None if condition is None else condition[rows])
 
     everything = slice(None)
-    alone = torch.cat([at(slice(i, i + 1)) for i in range(3)])
-    check_samples_are_alone(at(everything), at(everything), alone)
+    with module_errors("does not take random states"):
+        alone = torch.cat([at(slice(i, i + 1)) for i in range(3)])
+        check_samples_are_alone(at(everything), at(everything), alone)
 
 
 def _reference(module: Denoiser, states: Any, times: Any, condition: Any) -> tuple[Any, str]:
@@ -122,10 +132,19 @@ def _reference(module: Denoiser, states: Any, times: Any, condition: Any) -> tup
 
 
 def _table_of_predictions(times: list[float]) -> dict[str, Any]:
-    """Steps that answer with the prediction itself, which so shows for any state and time."""
-    zero, one = np.zeros(len(times)), np.ones(len(times))
-    table = {name: zero for name in ("x0_z", "x0_m", "z_z", "z_x0", "sigma")}
-    return table | {"z_m": one, "time": np.array(times, np.float64)}
+    """Steps that answer with the prediction itself, which so shows for any state and time.
+
+    Each is followed by one that draws a new state, of one of three sizes.
+    """
+    zero = np.zeros(2 * len(times))
+    table = {name: zero for name in ("x0_z", "x0_m", "z_z", "z_x0")}
+    draws = np.tile([0.0, 1.0], len(times))
+    sizes = np.resize([1.0, 1.0, 3.0, 3.0, 0.3, 0.3], 2 * len(times))
+    return table | {
+        "z_m": 1.0 - draws,
+        "sigma": draws * sizes,
+        "time": np.repeat(np.array(times, np.float64), 2),
+    }
 
 
 def _write_check(
@@ -172,31 +191,28 @@ def _compare(
             "check",
             initial_noise=states.numpy(),
             solver="sequential",
+            seed=1,
             return_trajectory=True,
             **given,
         )
     trajectory = result.trajectory
     assert trajectory is not None
-    difference = None
-    for step, time in enumerate(times):
-        before = torch.from_numpy(trajectory[:, step].copy())
+    difference: Difference | None = None
+    for i, time in enumerate(times):
+        before = torch.from_numpy(trajectory[:, 2 * i].copy())
         at = torch.full((len(before),), time)
         exact, reference = _reference(module, before, at, condition)
-        if not np.isfinite(exact).all():
-            break
         own = module(before, at, condition).numpy()
-        found = Difference(
-            relative_error(trajectory[:, step + 1], exact), relative_error(own, exact), reference
-        )
+        found = difference_of(trajectory[:, 2 * i + 1], own, exact, reference)
+        if found is None:
+            raise ExportError(f"outputs: the module gives no numbers at time {time:g}")
         difference = found.joined(difference) if difference else found
-    if decoder is not None and difference is not None:
+    if decoder is not None:
         last = torch.from_numpy(trajectory[:, -1].copy())
         exact = copy.deepcopy(decoder).double()(last.double()).numpy()
-        own = relative_error(decoder(last).numpy(), exact)
-        found = Difference(relative_error(np.asarray(result), exact), own, "float64")
-        difference = found.joined(difference)
-    if difference is None:
-        raise ExportError(f"outputs: the module gives no numbers at time {times[0]}")
+        found = difference_of(np.asarray(result), decoder(last).numpy(), exact, "float64")
+        difference = found.joined(difference) if found and difference else difference
+    assert difference is not None
     return difference
 
 

@@ -23,12 +23,13 @@ from deeppcr.exporting.network import check_network, compare_outputs
 from deeppcr.exporting.report import Difference, ExportError, ExportReport
 from deeppcr.exporting.scheduler import process_of
 from deeppcr.exporting.stack import find_stack
-from deeppcr.exporting.tracing import copied, evaluating, write_onnx
+from deeppcr.exporting.tracing import copied, evaluating, module_errors, write_onnx
+from deeppcr.exporting.values import watched_tensor, watching_values
 from deeppcr.exporting.weights import with_weights
 from deeppcr.safetensors_file import write_safetensors
 from deeppcr.serving import find_server
 
-_CHECK_STEPS = 6
+_CHECK_TIMES = 32
 
 
 def _in_float32(module: Any, example: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
@@ -41,14 +42,36 @@ def _in_float32(module: Any, example: tuple[Any, ...]) -> tuple[Any, tuple[Any, 
     return module, tuple(each.float() if each.is_floating_point() else each for each in example)
 
 
+def _check_kinds(module: Any, example: tuple[Any, ...]) -> None:
+    import torch
+
+    if not isinstance(module, torch.nn.Module):
+        raise ExportError(f"model: expected a torch.nn.Module, got a {type(module).__name__}")
+    for each in example:
+        if not isinstance(each, torch.Tensor):
+            raise ExportError(f"example: expected tensors, got a {type(each).__name__}")
+
+
+def _publish(folder: pathlib.Path, target: pathlib.Path) -> None:
+    """Puts a folder where it is served from, whole or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Beside the model, as a rename is of one file system; hidden, so that no server looks at it.
+    beside = pathlib.Path(tempfile.mkdtemp(prefix=".export-", dir=target.parent.parent))
+    try:
+        shutil.copytree(folder, beside / "version")
+        os.rename(beside / "version", target)
+    except OSError as error:
+        raise ExportError(f"{target}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
 def _run_once(module: Any, example: tuple[Any, ...]) -> None:
     """After it what hooks compute of weights is there and can be copied."""
-    try:
+    with module_errors("does not take its example, a batch of one"):
         module(*example)
-    except Exception as error:  # whatever the module raises
-        raise ExportError(
-            f"the module does not take its example, a batch of one: {str(error).splitlines()[0]}"
-        ) from error
+        with watching_values():
+            module(*(each.as_subclass(watched_tensor()) for each in example))
 
 
 def _write_config(folder: pathlib.Path, config: dict[str, Any]) -> None:
@@ -118,9 +141,9 @@ def _write_denoiser(
     process.write(folder)
     _write_config(folder, config)
     check_folder(folder, binary)
-    difference = compare_predictions(
-        denoiser, folder, config, process.some_times(_CHECK_STEPS), decoder, binary
-    )
+    whole = not example[1].is_floating_point()
+    times = process.some_times(_CHECK_TIMES, whole)
+    difference = compare_predictions(denoiser, folder, config, times, decoder, binary)
     check_difference(difference, "predictions")
     return f"denoiser of {width} values", config, difference
 
@@ -151,10 +174,13 @@ def export(
     settings: other keys of config.json, as num_inference_steps=50, num_classes=10 or null_class=9.
     Errors: ExportError, which names what stands in the way; nothing is written then.
     """
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise ExportError(f"version: expected an integer of at least 1, got {version!r}")
     target = pathlib.Path(path) / str(version)
-    if target.exists():
+    if os.path.lexists(target):
         raise ExportError(f"{target} is there already: give another version")
     example = tuple(example) if isinstance(example, (tuple, list)) else (example,)
+    _check_kinds(model, example)
     inputs = (1, 1) if scheduler is None else (2, 3)
     if not inputs[0] <= len(example) <= inputs[1]:
         raise ExportError(
@@ -186,8 +212,7 @@ def export(
             what, config, difference = _write_denoiser(
                 module, scheduler, example, folder, decoder, settings, server
             )
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(str(folder), target)
+        _publish(folder, target)
     report = ExportReport(
         target, what, difference.error, difference.torch_error, difference.reference
     )

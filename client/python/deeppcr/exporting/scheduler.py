@@ -159,14 +159,21 @@ class Process:
     def learned_variance(self) -> bool:
         return str((self.settings or {}).get("variance_type")).startswith("learned")
 
-    def some_times(self, n: int) -> list[float]:
-        """From the first to the last, or all of fewer."""
+    def some_times(self, n: int, whole: bool) -> list[float]:
+        """At most n from the first to the last, as the scheduler has them; `whole`: integers."""
         if self.table is not None:
             times = self.table["time"]
             chosen = np.unique(np.linspace(0, len(times) - 1, n).round().astype(int))
             return [float(times[i]) for i in chosen]
-        last = int((self.settings or {}).get("num_train_timesteps", 1000)) - 1
-        return [float(round(each)) for each in np.linspace(last, 0, n)]
+        settings = self.settings or {}
+        count = int(settings.get("num_train_timesteps", 1000))
+        name = str(settings.get("_class_name"))
+        if name.startswith("EDM"):
+            low, high = settings.get("sigma_min") or 0.002, settings.get("sigma_max") or 80.0
+            return [0.25 * each for each in np.linspace(np.log(high), np.log(low), n)]
+        first = count if name.startswith("FlowMatch") else count - 1
+        times = np.linspace(first, 0, n)
+        return sorted({float(each) for each in (times.round() if whole else times)}, reverse=True)
 
     def write(self, folder: pathlib.Path) -> None:
         if self.table is not None:

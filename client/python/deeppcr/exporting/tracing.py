@@ -31,6 +31,18 @@ def evaluating(module: Any) -> Iterator[None]:
             each.training = training
 
 
+@contextlib.contextmanager
+def module_errors(what: str) -> Iterator[None]:
+    """Whatever a module raises, as the sentence that the module `what`."""
+    try:
+        yield
+    except ExportError:
+        raise
+    except Exception as error:
+        lines = str(error).splitlines() or [""]
+        raise ExportError(f"the module {what}: {type(error).__name__}: {lines[0]}") from error
+
+
 def copied(module: Any, example: tuple[Any, ...]) -> Any:
     """A copy of a module that is evaluated without gradients."""
     try:
@@ -80,11 +92,10 @@ def write_onnx(
     module: Any, example: tuple[Any, ...], path: pathlib.Path, *, keep_parameters: bool = False
 ) -> None:
     """Writes the module for a batch of one; `keep_parameters`: under the names that they have."""
-    import torch
-
     failure = ""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings():
+        # What a module decides by values is known already; these warn of sizes and constants too.
+        warnings.simplefilter("ignore")
         # PyTorch 1.13 fails on GroupNorm of a batch of any size; one of a single sample is enough.
         for batches in (False,) if keep_parameters else (True, False):
             try:
@@ -98,13 +109,3 @@ def write_onnx(
         # What a failed run leaves behind makes later ones of PyTorch 1.13 fail.
         gc.collect()
         raise ExportError(f"torch.onnx.export: {failure}")
-    own = str(pathlib.Path(torch.__file__).parent)
-    for warning in caught:
-        # What PyTorch's own modules branch on is no value of the state.
-        if issubclass(warning.category, torch.jit.TracerWarning) and not (
-            warning.filename.startswith(own)
-        ):
-            raise ExportError(
-                f"{warning.filename}:{warning.lineno}: the way through the module "
-                f"depends on values: {str(warning.message).splitlines()[0]}"
-            )
