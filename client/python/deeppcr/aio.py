@@ -39,6 +39,7 @@ class Client:
         self._access.check(self._target)
         self._credentials = self._access.credentials()
         Deadline(timeout)  # refuses what is none
+        self._is_closed = False
         self._channel: Any = None
         self._methods: dict[str, Any] = {}
         self._batch_sizes: dict[tuple[str, int], int] = {}
@@ -64,6 +65,7 @@ class Client:
         return self._channel
 
     async def close(self) -> None:
+        self._is_closed = True
         if self._channel is not None:
             await self._channel.close()
 
@@ -94,8 +96,8 @@ class Client:
             yield
         except grpc.aio.AioRpcError as error:
             raise errors.error_from(error, self.server, trace_id) from None
-        except grpc.aio.UsageError as error:
-            if "closed" not in str(error):
+        except grpc.aio.UsageError:
+            if not self._is_closed:
                 raise
             raise errors.CancelledError("this Client is closed") from None
 

@@ -88,6 +88,7 @@ class Client:
         self._lock = threading.Lock()
         self._batch_sizes: dict[tuple[str, int], int] = {}
         self._process = os.getpid()
+        self._is_closed = False
 
     def _method(self, method: protocol.Method) -> Any:
         kind = self._channel.unary_stream if method.streams else self._channel.unary_unary
@@ -98,6 +99,7 @@ class Client:
         )
 
     def close(self) -> None:
+        self._is_closed = True
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -124,8 +126,8 @@ class Client:
             yield
         except grpc.RpcError as error:
             raise errors.error_from(error, self.server, trace_id) from None
-        except ValueError as error:
-            if "closed channel" not in str(error):
+        except ValueError:
+            if not self._is_closed:
                 raise
             raise errors.CancelledError("this Client is closed") from None
 
