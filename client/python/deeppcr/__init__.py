@@ -8,6 +8,7 @@ with deeppcr.serve("models") as server:
 """
 
 from deeppcr.client import Client, Policy
+from deeppcr.engine import Engine
 from deeppcr.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -35,6 +36,7 @@ __all__ = [
     "Comparison",
     "DeadlineExceededError",
     "DeepPcrError",
+    "Engine",
     "ExportError",
     "ExportReport",
     "FailedPreconditionError",

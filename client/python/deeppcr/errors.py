@@ -95,6 +95,12 @@ _KINDS: dict[grpc.StatusCode, type[DeepPcrError]] = {
 }
 
 
+def error_of(status: int, message: str) -> DeepPcrError:
+    """The exception of a status by its number."""
+    code = next(code for code in grpc.StatusCode if code.value[0] == status)
+    return _KINDS.get(code, InternalError)(message, code=code.name)
+
+
 def error_from(rpc: Any, server: str, trace_id: str) -> DeepPcrError:
     """The exception of a failed call of grpc or grpc.aio."""
     code: grpc.StatusCode = rpc.code()

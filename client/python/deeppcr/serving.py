@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -20,8 +21,9 @@ from deeppcr.client import Client
 from deeppcr.errors import DeepPcrError
 
 HOW_TO_GET_IT = """no deeppcr-server was found: not by the argument binary, not in
-DEEPPCR_SERVER_BINARY, not on PATH and not in a build folder of a checkout.
-`deploy/build.sh --preset release` in a checkout of DeepPCR Serve builds one."""
+DEEPPCR_SERVER_BINARY, not on PATH, not in the package deeppcr_server and not in a build folder of a
+checkout. `deploy/build.sh` in a checkout of DeepPCR Serve builds one, deploy/wheels.sh then makes
+wheels that `pip install --find-links build/wheels "deeppcr[server]"` takes."""
 
 
 class ServerError(DeepPcrError):
@@ -29,7 +31,7 @@ class ServerError(DeepPcrError):
 
 
 def find_server(binary: str | os.PathLike[str] | None = None) -> pathlib.Path:
-    """The argument, DEEPPCR_SERVER_BINARY, PATH, or the build of a checkout."""
+    """The argument, DEEPPCR_SERVER_BINARY, PATH, deeppcr_server, or the build of a checkout."""
     for named in (binary, os.environ.get("DEEPPCR_SERVER_BINARY")):
         if named:
             path = pathlib.Path(named)
@@ -39,6 +41,10 @@ def find_server(binary: str | os.PathLike[str] | None = None) -> pathlib.Path:
     on_path = shutil.which("deeppcr-server")
     if on_path:
         return pathlib.Path(on_path)
+    if importlib.util.find_spec("deeppcr_server") is not None:
+        import deeppcr_server
+
+        return pathlib.Path(deeppcr_server.BINARY)
     for folder in pathlib.Path(__file__).resolve().parents:
         for preset in ("release", "test"):
             path = folder / "build" / preset / "server" / "deeppcr-server"
