@@ -154,6 +154,9 @@ slow_phases() {
   if $install && ! make_environment torch tests/models/requirements.txt; then
     skip "current PyTorch" "PyPI is not reached: its exporters are not tested with"
   fi
+  if $install && ! make_environment docs client/python/docs/requirements.txt; then
+    skip "documents" "PyPI is not reached: the site of the Python package is not built"
+  fi
   for name in envoy perf_analyzer; do
     if $install && ! make_environment "$name" "tests/integration/${name}_requirements.txt"; then
       skip "$name" "PyPI is not reached: it is not tested with"

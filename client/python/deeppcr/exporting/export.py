@@ -127,8 +127,7 @@ def _write_denoiser(
                 "example is an integer, got none; a second time is no input of a "
                 "denoiser here"
             )
-    if process.table is not None:
-        config["num_inference_steps"] = len(process.table["time"])
+    config["num_inference_steps"] = 100 if process.table is None else len(process.table["time"])
     config |= settings
     denoiser = Denoiser(module, example, process.learned_variance)
     check_denoiser(denoiser, num_classes)
@@ -193,8 +192,6 @@ def export(
         shapes = [list(each.shape) for each in example]
         raise ExportError(f"example: expected inputs of a batch of one, got the shapes {shapes}")
     server = find_server(binary)
-    if scheduler is not None:
-        settings = {"num_inference_steps": 100} | settings
     if weights is not None:
         model = with_weights(model, weights, prefix)
     with evaluating(model), tempfile.TemporaryDirectory() as scratch:
