@@ -14,7 +14,7 @@ import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPTS = ('deploy/install.sh', 'deploy/build.sh', 'deploy/demo.sh', 'deploy/runtime_packages.sh',
-           'tests/run.sh', 'tests/lint/run.sh')
+           'deploy/wheels.sh', 'tests/run.sh', 'tests/lint/run.sh')
 sys.path.insert(0, str(ROOT / 'deploy/demo'))
 import picture  # pylint: disable=wrong-import-position
 
@@ -132,7 +132,11 @@ class RunTest(unittest.TestCase):
             # Environments that are there already, so that nothing is fetched.
             for name, wanted in (('tritonclient', 'tests/integration/tritonclient_requirements.txt'),
                                  ('nvdisasm', 'tests/gpu/nvdisasm_requirements.txt'),
-                                 ('torch', 'tests/models/requirements.txt')):
+                                 ('torch', 'tests/models/requirements.txt'),
+                                 ('python', 'tests/client/python/requirements.txt'),
+                                 ('docs', 'client/python/docs/requirements.txt'),
+                                 ('envoy', 'tests/integration/envoy_requirements.txt'),
+                                 ('perf_analyzer', 'tests/integration/perf_analyzer_requirements.txt')):
                 for path in (root / wanted, root / 'build' / name / 'requirements.txt'):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_text('')
