@@ -103,6 +103,17 @@ class ProcessTest(unittest.TestCase):
             with self.assertRaisesRegex(ExportError, 'scheduler: .*nothing/scheduler_config.json|nothing'):
                 process_of(pathlib.Path(folder) / 'nothing')
 
+    def test_times_are_those_that_a_scheduler_has(self):
+        times = process_of({'_class_name': 'DDIMScheduler', 'num_train_timesteps': 10}).some_times
+        self.assertEqual(times(4, whole=True), [9, 6, 3, 0])
+        self.assertEqual(times(3, whole=False), [9, 4.5, 0])
+        self.assertEqual(times(32, whole=True), list(range(9, -1, -1)))
+        flow = process_of({'_class_name': 'FlowMatchEulerDiscreteScheduler'})
+        self.assertEqual(flow.some_times(2, whole=False), [1000, 0])
+        edm = process_of({'_class_name': 'EDMEulerScheduler', 'sigma_max': 10.0})
+        np.testing.assert_allclose(edm.some_times(2, whole=False),
+                                   [np.log(10) / 4, np.log(0.002) / 4])
+
     def test_a_table_is_written_as_the_server_reads_it(self):
         with tempfile.TemporaryDirectory() as folder:
             process = process_of(Steps(euler, TIMES[:-1]))
@@ -110,7 +121,7 @@ class ProcessTest(unittest.TestCase):
             table = read_safetensors(pathlib.Path(folder) / 'step_table.safetensors')
         np.testing.assert_array_equal(table['time'], TIMES[:-1])
         self.assertEqual(table['z_m'].dtype, np.float64)
-        self.assertEqual(process.some_times(3), [1.0, TIMES[4], TIMES[9]])
+        self.assertEqual(process.some_times(3, whole=False), [1.0, TIMES[4], TIMES[9]])
         self.assertFalse(process.learned_variance)
 
 
