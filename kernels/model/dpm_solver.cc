@@ -30,22 +30,29 @@ struct FirstOrder {
   double keep = 0.0, of_denoised = 0.0, of_eps = 0.0, noise = 0.0;
 };
 
+// Of a variance that may be rounded to a little less than 0 where two sigmas are one. NaN where
+// sigmas ascend: such a step has none.
+double RootOfVariance(double variance) {
+  constexpr double kRounding = 1e-12;
+  return std::sqrt(variance > -kRounding ? std::max(variance, 0.0) : variance);
+}
+
 FirstOrder FirstOrderOf(DpmAlgorithm algorithm, const Level& from, const Level& to) {
-  // e^-h, 0 after the last step of sigma 0; at most 1, though sigmas that are equal may be rounded.
-  const double decay = std::min((to.s / to.alpha) * (from.alpha / from.s), 1.0);
+  // e^-h, 0 after the last step of sigma 0.
+  const double decay = (to.s / to.alpha) * (from.alpha / from.s);
   switch (algorithm) {
     case DpmAlgorithm::kDpmPlusPlus:
       return {.keep = to.s / from.s, .of_denoised = to.alpha * (1.0 - decay)};
     case DpmAlgorithm::kSdeDpmPlusPlus:
       return {.keep = to.s / from.s * decay,
               .of_denoised = to.alpha * (1.0 - decay * decay),
-              .noise = to.s * std::sqrt(1.0 - decay * decay)};
+              .noise = to.s * RootOfVariance(1.0 - decay * decay)};
     case DpmAlgorithm::kDpm:
       return {.keep = to.alpha / from.alpha, .of_eps = -to.s * (1.0 / decay - 1.0)};
     case DpmAlgorithm::kSdeDpm:
       return {.keep = to.alpha / from.alpha,
               .of_eps = -2.0 * to.s * (1.0 / decay - 1.0),
-              .noise = to.s * std::sqrt(1.0 / (decay * decay) - 1.0)};
+              .noise = to.s * RootOfVariance(1.0 / (decay * decay) - 1.0)};
   }
   return {};
 }

@@ -86,6 +86,12 @@ def dpm_cases():
         yield f"dpm_karras_bounds_{final}", 6, {
             **order, **STABLE, "use_karras_sigmas": True, "final_sigmas_type": final,
             "sigma_min": 0.1, "sigma_max": 5.0}
+    # The last sigma, of the first timestep, is above the last of the flow.
+    for algorithm, kind in itertools.product(("dpmsolver++", "dpmsolver"), (1, 2)):
+        yield f"dpm_flow_ascends_{'pp' if '+' in algorithm else 'eps'}_{kind}", 20, {
+            "solver_order": kind, "use_flow_sigmas": True, "flow_shift": 0.5, "beta_start": 0.02,
+            "beta_end": 0.03, "num_train_timesteps": 50, "final_sigmas_type": "sigma_min",
+            "algorithm_type": algorithm, "lower_order_final": False}
     # The last sigma is that of the first timestep, but for rounding.
     for algorithm in ("sde-dpmsolver++", "sde-dpmsolver"):
         yield f"dpm_karras_{algorithm.replace('-', '_').replace('++', 'pp')}", 8, {

@@ -312,6 +312,19 @@ TEST(SamplersTest, RefuseWhatHasNoFiniteSteps) {
            // linspace comes to the same timestep twice.
            HostileCase{SchedulerOf("DPMSolverMultistep"), 1000,
                        "DPMSolverMultistepScheduler with 1000 steps: step "},
+           // The first timestep's sigma is above the last of the flow, where an SDE has no
+           // variance.
+           HostileCase{SchedulerOf("DPMSolverMultistep", {{"solver_order", 1},
+                                                          {"use_flow_sigmas", true},
+                                                          {"flow_shift", 0.5},
+                                                          {"num_train_timesteps", 50},
+                                                          {"beta_start", 0.02},
+                                                          {"beta_end", 0.03},
+                                                          {"final_sigmas_type", "sigma_min"},
+                                                          {"algorithm_type", "sde-dpmsolver++"}}),
+                       20,
+                       "DPMSolverMultistepScheduler with 20 steps: step 19: expected a number that "
+                       "is finite as float32 for sigma, got nan"},
            HostileCase{SchedulerOf("LCM", {{"rescale_betas_zero_snr", true}}), 2,
                        "LCMScheduler with 2 steps: step 0: expected a number that is finite as "
                        "float32 for x0_z, got inf"},
