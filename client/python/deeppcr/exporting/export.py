@@ -24,7 +24,7 @@ from deeppcr.exporting.report import Difference, ExportError, ExportReport
 from deeppcr.exporting.scheduler import process_of
 from deeppcr.exporting.stack import find_stack
 from deeppcr.exporting.tracing import copied, evaluating, module_errors, write_onnx
-from deeppcr.exporting.values import watched_tensor, watching_values
+from deeppcr.exporting.values import watched_tensors
 from deeppcr.exporting.weights import with_weights
 from deeppcr.safetensors_file import write_safetensors
 from deeppcr.serving import find_server
@@ -70,8 +70,8 @@ def _run_once(module: Any, example: tuple[Any, ...]) -> None:
     """After it what hooks compute of weights is there and can be copied."""
     with module_errors("does not take its example, a batch of one"):
         module(*example)
-        with watching_values():
-            module(*(each.as_subclass(watched_tensor()) for each in example))
+        with watched_tensors() as watched:
+            module(*(each.as_subclass(watched) for each in example))
 
 
 def _write_config(folder: pathlib.Path, config: dict[str, Any]) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import pathlib
 import traceback
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ _READS = {
     *("__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__"),
     *("item", "tolist", "numpy", "__array__", "equal", "allclose", "is_nonzero"),
 }
-_first_read: list[str] = []
 
 
 def _users_line() -> str:
@@ -32,10 +30,12 @@ def _users_line() -> str:
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "the module"
 
 
-@functools.cache
-def watched_tensor() -> Any:
-    """A class of tensors whose results are of it too."""
+@contextlib.contextmanager
+def watched_tensors() -> Iterator[Any]:
+    """A class of tensors whose results are of it too; who reads their values is refused by line."""
     import torch
+
+    reads: list[str] = []
 
     class Watched(torch.Tensor):  # type: ignore[misc]
         @classmethod
@@ -43,17 +43,10 @@ def watched_tensor() -> Any:
             cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             name = getattr(function, "__name__", "")
-            if name in _READS and not _first_read:
-                _first_read.append(f"{_users_line()}: {name} reads values")
+            if name in _READS and not reads:
+                reads.append(f"{_users_line()}: {name} reads values")
             return super().__torch_function__(function, types, args, kwargs or {})
 
-    return Watched
-
-
-@contextlib.contextmanager
-def watching_values() -> Iterator[None]:
-    """Refuses a module that reads values of tensors of that class meanwhile, by its line."""
-    _first_read.clear()
-    yield
-    if _first_read:
-        raise ExportError(f"{_first_read[0]}: the way through the module depends on values")
+    yield Watched
+    if reads:
+        raise ExportError(f"{reads[0]}: the way through the module depends on values")
