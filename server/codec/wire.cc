@@ -21,13 +21,17 @@ class WireReader {
 
   bool too_many() const { return fields_left_ < 0; }
   int64_t unknown() const { return unknown_; }
+  // The message with the first field that is not taken, and its number; null if there is none.
+  const Descriptor* newer() const { return newer_; }
+  int newer_field() const { return newer_field_; }
 
   // True if a well-formed message ends where the stream, or the submessage, does.
   bool ReadMessage(const Descriptor& type) {
     while (const uint32_t tag = in_.ReadTag()) {
-      const FieldDescriptor* field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
-      unknown_ += field == nullptr ? 1 : 0;
+      const int number = WireFormatLite::GetTagFieldNumber(tag);
+      const FieldDescriptor* field = type.FindFieldByNumber(number);
       if (!Spend(1) || !ReadField(tag, field)) return false;
+      if (field == nullptr) CountUnknown(type, number);
     }
     return in_.ConsumedEntireMessage();
   }
@@ -36,6 +40,13 @@ class WireReader {
   bool Spend(uint32_t fields) {
     fields_left_ -= fields;
     return !too_many();
+  }
+
+  void CountUnknown(const Descriptor& type, int number) {
+    ++unknown_;
+    if (newer_ != nullptr || type.file()->package() != "deeppcr.v1") return;
+    newer_ = &type;
+    newer_field_ = number;
   }
 
   // field: null if it is unknown.
@@ -98,6 +109,8 @@ class WireReader {
   google::protobuf::io::CodedInputStream in_;
   int64_t fields_left_ = kMaxWireFields;
   int64_t unknown_ = 0;
+  const Descriptor* newer_ = nullptr;
+  int newer_field_ = 0;
 };
 
 }  // namespace
@@ -105,12 +118,18 @@ class WireReader {
 absl::StatusOr<int64_t> CheckWire(google::protobuf::io::ZeroCopyInputStream* bytes,
                                   const Descriptor& type) {
   WireReader reader(bytes);
-  if (reader.ReadMessage(type)) return reader.unknown();
-  if (reader.too_many()) {
-    return InvalidArgument("request: expected at most ", kMaxWireFields,
-                           " fields and repeated values, got more");
+  if (!reader.ReadMessage(type)) {
+    return reader.too_many() ? InvalidArgument("request: expected at most ", kMaxWireFields,
+                                               " fields and repeated values, got more")
+                             : InvalidArgument("request: expected a ", type.full_name(),
+                                               ", got bytes that are not one");
   }
-  return InvalidArgument("request: expected a ", type.full_name(), ", got bytes that are not one");
+  if (reader.newer() != nullptr) {
+    return InvalidArgument("request: field ", reader.newer_field(), " of ",
+                           reader.newer()->full_name(),
+                           " is not known to this server: the client is of a newer version");
+  }
+  return reader.unknown();
 }
 
 }  // namespace deeppcr

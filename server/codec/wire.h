@@ -23,8 +23,10 @@ inline constexpr int kMaxWireFields = 5120;
 inline constexpr int64_t kUnknownFieldBytes = 128;
 
 // Reads the stream to its end as a message of this type, without parsing it. Returns the number of
-// fields that the type does not know. Errors: kInvalidArgument if it has too many fields or is
-// malformed. Groups count as malformed: no message of ours has one.
+// fields that the type does not know: those of the v2 protocol are left aside, as its servers do,
+// but one of deeppcr.v1 asks for what this server does not have, so that an answer without it
+// would be another answer than the one that was asked for. Errors: kInvalidArgument if it has such
+// a field, too many fields or is malformed. Groups count as malformed: no message of ours has one.
 absl::StatusOr<int64_t> CheckWire(google::protobuf::io::ZeroCopyInputStream* bytes,
                                   const google::protobuf::Descriptor& type);
 

@@ -18,7 +18,8 @@ using ::testing::HasSubstr;
 class HostileTest : public ServiceTest {
  protected:
   // Sends these bytes as the message.
-  grpc::Status SendRaw(const std::string& method, const std::string& bytes) {
+  grpc::Status SendRaw(const std::string& method, const std::string& bytes,
+                       const std::string& service = "deeppcr.v1.DeepPcr") {
     grpc::GenericStub stub(
         grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
     grpc::ClientContext context;
@@ -26,8 +27,7 @@ class HostileTest : public ServiceTest {
     grpc::CompletionQueue queue;
     const grpc::Slice slice(bytes);
     grpc::ByteBuffer body(&slice, 1), reply;
-    const auto call =
-        stub.PrepareUnaryCall(&context, "/deeppcr.v1.DeepPcr/" + method, body, &queue);
+    const auto call = stub.PrepareUnaryCall(&context, "/" + service + "/" + method, body, &queue);
     call->StartCall();
     grpc::Status status;
     call->Finish(&reply, &status, nullptr);
@@ -156,12 +156,20 @@ TEST_F(HostileTest, MillionsOfEmptyFields) {
   }
   const double before = Metric("process_resident_memory_bytes");
   ASSERT_GT(before, 0);
-  for (const std::string& body : {options, unknown}) {
-    for (const char* method : {"Forward", "Compare", "Gradient", "ListModels", "UnloadModel"}) {
-      const grpc::Status status = SendRaw(method, body);
-      EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
-      EXPECT_THAT(status.error_message(), HasSubstr("at most 5120 fields")) << method;
-    }
+  const auto expect_refused = [](const grpc::Status& status, const char* why) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr(why));
+  };
+  for (const char* method : {"Forward", "Compare", "Gradient"}) {
+    expect_refused(SendRaw(method, options), "at most 5120 fields");
+  }
+  for (const char* method : {"Forward", "Compare", "Gradient", "ListModels", "UnloadModel"}) {
+    expect_refused(SendRaw(method, unknown), "at most 5120 fields");
+    expect_refused(SendRaw(method, unknown.substr(0, 3)), "field 127 of deeppcr.v1.");
+  }
+  for (const char* method : {"ModelInfer", "ModelReady"}) {
+    expect_refused(SendRaw(method, unknown, "inference.GRPCInferenceService"),
+                   "at most 5120 fields");
   }
   // The server may hold a few copies of a received message; parsed, one would take 400 MB.
   EXPECT_LT(Metric("process_resident_memory_bytes"), before + 200e6);

@@ -124,15 +124,27 @@ TEST_F(StalledTest, BytesOfUnknownFieldsCountToo) {
   ASSERT_NE(server, nullptr);
   StalledCall stalled(server->address(), LargeReplyRequest().SerializeAsString());
   ASSERT_TRUE(WaitForMetric(*server, answered_));
-  const auto stub = Connect(server->address());
-  v1::ForwardRequest request = MakeRequest(1, "wide", kWideWidth);
-  v1::ForwardResponse response;
-  ASSERT_TRUE(Call(*stub, request, &response).ok());
+  const auto v2 = inference::GRPCInferenceService::NewStub(
+      grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials()));
+  inference::ModelInferRequest request;
+  request.set_model_name("wide");
+  auto* const input = request.add_inputs();
+  input->set_name("inputs");
+  input->set_datatype("FP32");
+  input->add_shape(1);
+  input->add_shape(kWideWidth);
+  request.add_raw_input_contents(std::string(kWideWidth * sizeof(float), '\0'));
+  const auto infer = [&] {
+    grpc::ClientContext context;
+    inference::ModelInferResponse response;
+    return v2->ModelInfer(&context, request, &response);
+  };
+  ASSERT_TRUE(infer().ok());
 
   request.GetReflection()->MutableUnknownFields(&request)->AddLengthDelimited(
       1000, std::string(size_t{2} << 20, 'x'));
 
-  EXPECT_EQ(Call(*stub, request, &response).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(infer().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
 }
 
 TEST_F(StalledTest, AnUnreadReplyIsDroppedInTheEnd) {

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
@@ -41,12 +42,17 @@ class Client:
         Deadline(timeout)  # refuses what is none
         self._is_closed = False
         self._channel: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._methods: dict[str, Any] = {}
         self._batch_sizes: dict[tuple[str, int], int] = {}
 
     def _connect(self) -> Any:
         # Not before the first call: a channel is of the event loop that runs when it is made.
+        loop = asyncio.get_running_loop()
+        if self._channel is not None and self._loop is not loop:
+            raise RuntimeError("this Client is of another event loop: make one in this loop")
         if self._channel is None:
+            self._loop = loop
             options = connection.channel_options(
                 self._target, is_secure=self._credentials is not None
             )
@@ -95,7 +101,7 @@ class Client:
         try:
             yield
         except grpc.aio.AioRpcError as error:
-            raise errors.error_from(error, self.server, trace_id) from None
+            raise errors.error_from(error, self.server, self._access, trace_id) from None
         except grpc.aio.UsageError:
             if not self._is_closed:
                 raise

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deeppcr.errors import InternalError
+
 Floats = npt.NDArray[np.float32]
 
 
@@ -51,5 +53,10 @@ def fill(tensor: Any, value: Any, name: str, dims: int) -> None:
 
 
 def array_of(tensor: Any) -> Floats:
-    """A view of the message's bytes, which is read-only."""
-    return np.frombuffer(tensor.data, "<f4").reshape(tuple(tensor.shape))
+    """A view of the bytes of a reply, which is read-only."""
+    try:
+        return np.frombuffer(tensor.data, "<f4").reshape(tuple(tensor.shape))
+    except ValueError:
+        raise InternalError(
+            f"bad reply: {len(tensor.data)} bytes for an array of shape {list(tensor.shape)}"
+        ) from None

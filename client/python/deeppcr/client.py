@@ -125,7 +125,7 @@ class Client:
         try:
             yield
         except grpc.RpcError as error:
-            raise errors.error_from(error, self.server, trace_id) from None
+            raise errors.error_from(error, self.server, self._access, trace_id) from None
         except ValueError:
             if not self._is_closed:
                 raise

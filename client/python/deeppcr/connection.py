@@ -7,6 +7,7 @@ import ipaddress
 import json
 import pathlib
 import secrets
+import ssl
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,9 +133,47 @@ class Access:
         def read(path: str | None) -> bytes | None:
             return None if path is None else pathlib.Path(path).read_bytes()
 
-        return grpc.ssl_channel_credentials(
-            read(self.tls_ca), read(self.tls_key), read(self.tls_cert)
-        )
+        files = read(self.tls_ca), read(self.tls_key), read(self.tls_cert)
+        self._check_files()
+        return grpc.ssl_channel_credentials(*files)
+
+    def _check_files(self) -> None:
+        """Tells here what gRPC would tell as a server that is not reached."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.set_ciphers("DEFAULT@SECLEVEL=0")  # how long keys are is the server's to judge
+        try:
+            context.load_verify_locations(self.tls_ca)
+        except ssl.SSLError:
+            raise ValueError(
+                f"tls_ca: expected a file of PEM certificates, got {self.tls_ca}"
+            ) from None
+        if self.tls_cert is None:
+            return
+        try:
+            context.load_cert_chain(self.tls_cert, self.tls_key, password="")
+        except ssl.SSLError as error:
+            raise ValueError(
+                "tls_cert, tls_key: expected a PEM certificate and its key, without a password, "
+                f"got {self.tls_cert} and {self.tls_key} ({error.reason or error})"
+            ) from None
+
+    def advice(self, details: str) -> str:
+        """What is wrong where gRPC says these details of a connection; empty if that is all."""
+        if "CERTIFICATE_VERIFY_FAILED" in details:
+            return "its certificate is out of date, or is not signed by one in tls_ca"
+        if "Hostname Verification" in details or "is not in peer certificate" in details:
+            return "its certificate is for other names than this one"
+        if "WRONG_VERSION_NUMBER" in details:
+            return "it speaks plain text, so that tls_ca is too much"
+        if "failed to connect" not in details or "Socket closed" not in details:
+            return ""
+        if self.tls_ca is None:
+            return "it ended the connection, as one that wants TLS does: tls_ca"
+        if self.tls_cert is None:
+            return (
+                "it ended the connection, as one that wants certificates of clients does: tls_cert"
+            )
+        return "it ended the connection, as one that does not know who signed tls_cert does"
 
 
 def channel_options(target: Target, *, is_secure: bool) -> list[tuple[str, Any]]:

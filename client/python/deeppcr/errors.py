@@ -7,6 +7,8 @@ from typing import Any
 
 import grpc
 
+from deeppcr.connection import Access
+
 
 class DeepPcrError(Exception):
     """A call that failed. `message` is the server's sentence, or says why there was none."""
@@ -101,12 +103,16 @@ def error_of(status: int, message: str) -> DeepPcrError:
     return _KINDS.get(code, InternalError)(message, code=code.name)
 
 
-def error_from(rpc: Any, server: str, trace_id: str) -> DeepPcrError:
+def error_from(rpc: Any, server: str, access: Access, trace_id: str) -> DeepPcrError:
     """The exception of a failed call of grpc or grpc.aio."""
     code: grpc.StatusCode = rpc.code()
-    message = rpc.details() or code.name
+    details = rpc.details() or ""
+    message = details or code.name
     if code is grpc.StatusCode.UNAVAILABLE:
-        message = f"{server}: {message}"
+        advice = access.advice(details)
+        message = f"{server}: {advice} ({details})" if advice else f"{server}: {message}"
+    elif code is grpc.StatusCode.UNIMPLEMENTED and not details:
+        message = f"{server} does not know this call: it is of another version than this client"
     error = _KINDS.get(code, InternalError)(message, code=code.name, trace_id=trace_id)
     if isinstance(error, ResourceExhaustedError):
         trailers = dict(rpc.trailing_metadata() or ())

@@ -7,6 +7,7 @@
 
 #include "deeppcr/v1/deeppcr.pb.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "inference/grpc_service.pb.h"
 #include "tests/testing/expect_error.h"
 
 namespace deeppcr::testing {
@@ -40,15 +41,13 @@ v1::ForwardRequest Request() {
 }
 
 TEST(CheckWireTest, CountsTheFieldsThatTheTypeDoesNotKnow) {
-  v1::ForwardRequest request;
-  request.set_model("m");
-  request.mutable_inputs()->add_shape(1);
+  inference::ModelInferRequest request;
+  request.set_model_name("m");
+  auto* const input = request.add_inputs();
+  input->add_shape(1);
   auto* const unknown = request.GetReflection()->MutableUnknownFields(&request);
   for (int i = 0; i < 7; ++i) unknown->AddLengthDelimited(1000 + i, "");
-  request.mutable_inputs()
-      ->GetReflection()
-      ->MutableUnknownFields(request.mutable_inputs())
-      ->AddVarint(2000, 1);
+  input->GetReflection()->MutableUnknownFields(input)->AddVarint(2000, 1);
   const std::string bytes = request.SerializeAsString();
   google::protobuf::io::ArrayInputStream stream(bytes.data(), static_cast<int>(bytes.size()));
 
@@ -60,7 +59,7 @@ TEST(WireTest, AcceptsAnHonestRequestHoweverLarge) {
   EXPECT_TRUE(Check<v1::ForwardRequest>("").ok());
 }
 
-TEST(WireTest, AcceptsAFewUnknownFieldsOfEveryKind) {
+TEST(WireTest, AcceptsAFewUnknownFieldsOfEveryKindInTheOtherProtocol) {
   const std::string varint("\xf8\x07\x05", 3),
       fixed64(
           "\xf9\x07"
@@ -72,7 +71,22 @@ TEST(WireTest, AcceptsAFewUnknownFieldsOfEveryKind) {
           6),
       text("\xfa\x07\x02hi", 5);
 
-  EXPECT_TRUE(Check<v1::ForwardRequest>(varint + fixed64 + fixed32 + text).ok());
+  EXPECT_TRUE(Check<inference::ModelInferRequest>(varint + fixed64 + fixed32 + text).ok());
+}
+
+// Such a field may ask for other samples than those without it.
+TEST(WireTest, RefusesWhatANewerClientAsksFor) {
+  v1::GenerateRequest request;
+  request.set_model("m");
+  v1::GenerationInput* const input = request.mutable_input();
+  input->GetReflection()->MutableUnknownFields(input)->AddVarint(2000, 0);
+
+  ExpectError(Check<v1::GenerateRequest>(request.SerializeAsString()),
+              absl::StatusCode::kInvalidArgument,
+              "request: field 2000 of deeppcr.v1.GenerationInput is not known to this server: "
+              "the client is of a newer version");
+  ExpectError(Check<v1::ListModelsRequest>("\x08\x01"), absl::StatusCode::kInvalidArgument,
+              "field 1 of deeppcr.v1.ListModelsRequest");
 }
 
 TEST(WireTest, CountsPackedElementsAndNotTheirBytes) {
@@ -94,7 +108,7 @@ TEST(WireTest, RefusesWhatWouldGrowInMemory) {
               absl::StatusCode::kInvalidArgument, kTooMany);
   ExpectError(Check<v1::ForwardRequest>(shape.SerializeAsString()),
               absl::StatusCode::kInvalidArgument, kTooMany);
-  ExpectError(Check<v1::ForwardRequest>(Repeat(std::string("\xfa\x07\x00", 3), 6000)),
+  ExpectError(Check<inference::ModelInferRequest>(Repeat(std::string("\xfa\x07\x00", 3), 6000)),
               absl::StatusCode::kInvalidArgument, kTooMany);
   // Extents that are not packed, and are spread over several copies of the tensor, grow too.
   ExpectError(Check<v1::ForwardRequest>(Repeat(std::string("\x1a\x04\x08\x01\x08\x01", 6), 2000)),
