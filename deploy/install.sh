@@ -10,6 +10,7 @@
 #   fuzz    clang with libFuzzer
 #   demo    build, and Python with NumPy and Pillow for the picture
 #   bench   demo, and PyTorch, also with OpenBLAS, for the benchmark to compare with
+#   image   an engine that builds the image of the Dockerfile, and what makes its base
 #   peers   demo, and Eigen and Python's venv, for what else the benchmark compares with
 # --list prints the package names, one per line, and installs nothing.
 set -euo pipefail
@@ -27,6 +28,7 @@ packages_of() {
       python3-yaml python3-venv python3-pip python3-setuptools python3-wheel python3-torch \
       python3-grpcio python3-protobuf prometheus prometheus-alertmanager libb64-0d ;;
     fuzz) printf '%s\n' clang-14 libclang-rt-14-dev llvm-14 ;;
+    image) printf '%s\n' buildah debootstrap ;;
     demo) packages_of build && printf '%s\n' python3 python3-numpy python3-pil ;;
     bench) packages_of demo && printf '%s\n' python3-torch libopenblas0-pthread \
       python3-grpcio python3-protobuf ;;

@@ -318,11 +318,12 @@ absl::Status Server::StartRest() {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
-  DEEPPCR_ASSIGN_OR_RETURN(rest_, RestServer::Start(rest_listener_->sockets(),
-                                                    grpc_->InProcessChannel(arguments), authorizer_,
-                                                    {.max_body_bytes = config_.max_message_bytes,
-                                                     .max_held_bytes = RestBodiesBytes(config_),
-                                                     .body_seconds = config_.reply_seconds}));
+  DEEPPCR_ASSIGN_OR_RETURN(
+      rest_, RestServer::Start(rest_listener_->sockets(), grpc_->InProcessChannel(arguments),
+                               authorizer_, logger_,
+                               {.max_body_bytes = config_.max_message_bytes,
+                                .max_held_bytes = RestBodiesBytes(config_),
+                                .body_seconds = config_.reply_seconds}));
   return absl::OkStatus();
 }
 

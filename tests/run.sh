@@ -69,7 +69,7 @@ skip() {
 }
 
 install_packages() {
-  if $full; then deploy/install.sh test fuzz; else deploy/install.sh test; fi
+  if $full; then deploy/install.sh test fuzz image; else deploy/install.sh test; fi
 }
 
 build() {

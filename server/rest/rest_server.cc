@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/rest/rest_server.h"
 
+#include <arpa/inet.h>
 #include <microhttpd.h>
+#include <netinet/in.h>
 #include <strings.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <chrono>
@@ -21,6 +24,8 @@
 #include "server/rest/http_reply.h"
 #include "server/rest/infer_json.h"
 #include "server/rest/route.h"
+#include "server/rpc/grpc_status.h"
+#include "server/rpc/shown.h"
 
 namespace deeppcr {
 namespace {
@@ -108,6 +113,28 @@ MHD_Result Note(void* seen, MHD_ValueKind, const char* name, const char*) {
   return MHD_YES;
 }
 
+// Where a connection comes from, as gRPC writes it.
+std::string PeerOf(MHD_Connection* connection) {
+  const MHD_ConnectionInfo* const info =
+      MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+  if (info == nullptr || info->client_addr == nullptr) return "unknown";
+  char text[INET6_ADDRSTRLEN] = {};
+  switch (info->client_addr->sa_family) {
+    case AF_INET: {
+      const auto* const at = reinterpret_cast<const sockaddr_in*>(info->client_addr);
+      inet_ntop(AF_INET, &at->sin_addr, text, sizeof text);
+      return StrCat("ipv4:", text, ":", ntohs(at->sin_port));
+    }
+    case AF_INET6: {
+      const auto* const at = reinterpret_cast<const sockaddr_in6*>(info->client_addr);
+      inet_ntop(AF_INET6, &at->sin6_addr, text, sizeof text);
+      return StrCat("ipv6:[", text, "]:", ntohs(at->sin6_port));
+    }
+    default:
+      return "unix:";
+  }
+}
+
 // The library would write of every connection that ends early.
 void Ignore(void*, const char*, va_list) {}
 
@@ -118,6 +145,7 @@ struct RestServer::Exchange {
   Clock::time_point begun = Clock::now();
   Route route;
   std::string authorization, traceparent, request_id;  // headers
+  std::string peer;
   std::optional<int64_t> json_bytes;
   std::string body;
   int64_t held_bytes = 0;
@@ -129,13 +157,14 @@ struct RestServer::Exchange {
 };
 
 RestServer::RestServer(std::shared_ptr<grpc::Channel> channel, const Authorizer& authorizer,
-                       const RestOptions& options)
-    : options_(options), authorizer_(authorizer), stub_(channel) {}
+                       Logger& logger, const RestOptions& options)
+    : options_(options), authorizer_(authorizer), logger_(logger), stub_(channel) {}
 
 absl::StatusOr<std::unique_ptr<RestServer>> RestServer::Start(
     std::span<const int> sockets, std::shared_ptr<grpc::Channel> channel,
-    const Authorizer& authorizer, const RestOptions& options) {
-  std::unique_ptr<RestServer> server(new RestServer(std::move(channel), authorizer, options));
+    const Authorizer& authorizer, Logger& logger, const RestOptions& options) {
+  std::unique_ptr<RestServer> server(
+      new RestServer(std::move(channel), authorizer, logger, options));
   const unsigned threads = static_cast<unsigned>(std::clamp(AvailableCores() / 4, 2, 8));
   for (const int socket_fd : sockets) {
     MHD_Daemon* const daemon = MHD_start_daemon(
@@ -201,6 +230,7 @@ void RestServer::OnEnd(Exchange* exchange) {
 bool RestServer::Begin(MHD_Connection* connection, const char* path, std::string_view method,
                        Exchange& exchange) {
   exchange.connection = connection;
+  exchange.peer = PeerOf(connection);
   const auto refuse = [&](HttpReply reply) {
     exchange.reply = [reply = std::move(reply)] { return reply; };
     exchange.refused = true;
@@ -220,7 +250,14 @@ bool RestServer::Begin(MHD_Connection* connection, const char* path, std::string
                         exchange.route.method == RestMethod::kReady ||
                         exchange.route.method == RestMethod::kServerMetadata;
   const absl::Status known = authorizer_.Check({.header = exchange.authorization}, Role::kInfer);
-  if (!is_probe && !known.ok()) return refuse(ErrorReply(known));
+  if (!is_probe && !known.ok()) {
+    logger_.LogLimited(LogLevel::kInfo, "request_refused",
+                       {{"path", std::string_view(path).substr(0, 128)},
+                        {"peer", exchange.peer},
+                        {"code", StatusCodeName(known.code())},
+                        {"message", ToStd(known.message())}});
+    return refuse(ErrorReply(known));
+  }
   const bool changes_models =
       exchange.route.method == RestMethod::kLoad || exchange.route.method == RestMethod::kUnload;
   // A page in a browser on this machine could ask for it: there it takes a secret.
@@ -319,9 +356,10 @@ absl::Status RestServer::Send(Exchange& exchange, Method method, Request request
   };
   const auto messages = std::make_shared<Messages>();
   messages->request = std::move(request);
-  for (const auto& [name, value] : {std::pair{"authorization", &exchange.authorization},
-                                    std::pair{"traceparent", &exchange.traceparent},
-                                    std::pair{"x-request-id", &exchange.request_id}})
+  for (const auto& [name, value] :
+       {std::pair{"authorization", &exchange.authorization},
+        std::pair{"traceparent", &exchange.traceparent},
+        std::pair{"x-request-id", &exchange.request_id}, std::pair{kHttpPeer, &exchange.peer}})
     if (!value->empty()) messages->rpc.AddMetadata(name, *value);
   {
     const std::lock_guard lock(mutex_);

@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "grpcpp/channel.h"
 #include "inference/grpc_service.grpc.pb.h"
+#include "server/observe/log.h"
 #include "server/rpc/authorizer.h"
 
 struct MHD_Connection;
@@ -37,12 +38,13 @@ struct RestOptions {
 class RestServer {
  public:
   // sockets: listen, do not block, and stay open for as long as this object lives. channel: to the
-  // server of this process. `authorizer` refuses callers at their headers, and outlives this
-  // object. Calls that are begun have to end by themselves. Errors: kUnavailable if the system has
-  // no thread or descriptor left.
+  // server of this process. `authorizer` refuses callers at their headers, which `logger` tells;
+  // both outlive this object. Calls that are begun have to end by themselves. Errors: kUnavailable
+  // if the system has no thread or descriptor left.
   static absl::StatusOr<std::unique_ptr<RestServer>> Start(std::span<const int> sockets,
                                                            std::shared_ptr<grpc::Channel> channel,
                                                            const Authorizer& authorizer,
+                                                           Logger& logger,
                                                            const RestOptions& options);
   // Waits for the calls in progress.
   ~RestServer();
@@ -62,7 +64,7 @@ class RestServer {
   void OnEnd(Exchange* exchange);
 
  private:
-  RestServer(std::shared_ptr<grpc::Channel> channel, const Authorizer& authorizer,
+  RestServer(std::shared_ptr<grpc::Channel> channel, const Authorizer& authorizer, Logger& logger,
              const RestOptions& options);
 
   bool Begin(MHD_Connection* connection, const char* path, std::string_view method,
@@ -80,6 +82,7 @@ class RestServer {
 
   const RestOptions options_;
   const Authorizer& authorizer_;
+  Logger& logger_;
   inference::GRPCInferenceService::Stub stub_;
   std::vector<MHD_Daemon*> daemons_;  // one for each socket
   std::atomic<int64_t> exchanges_{0}, held_bytes_{0};

@@ -79,7 +79,7 @@ void Call::LogAdministration(const absl::Status& status) const {
                              {"model", model_},
                              {"version", version_},
                              {"caller", DescribeCaller(context_.authorizer, *rpc_)},
-                             {"peer", rpc_->peer()},
+                             {"peer", PeerOf(*rpc_)},
                              {"code", StatusCodeName(status.code())}});
 }
 
@@ -257,7 +257,7 @@ void Call::Drop() const {
   context_.logger.LogLimited(LogLevel::kWarn, "reply_dropped",
                              {{"method", NameOf(method_)},
                               {"model", std::string_view(model_).substr(0, 128)},
-                              {"peer", rpc_->peer()}});
+                              {"peer", PeerOf(*rpc_)}});
   rpc_->TryCancel();
 }
 
@@ -286,7 +286,7 @@ void Call::Log(const absl::Status& status, double seconds) const {
                        {"request_id", RequestId()},
                        {"trace_id", Trace().trace_id},
                        {"client", client_ == nullptr ? std::string_view() : client_->name},
-                       {"peer", rpc_->peer()},
+                       {"peer", PeerOf(*rpc_)},
                        {"code", StatusCodeName(status.code())},
                        {"message", ToStd(status.message())}});
   }

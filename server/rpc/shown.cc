@@ -72,6 +72,14 @@ absl::Status CheckCaller(const Authorizer& authorizer, const grpc::ServerContext
   return authorizer.Check(ShownBy(rpc, *peer), needed);
 }
 
+std::string PeerOf(const grpc::ServerContextBase& rpc) {
+  std::string peer = rpc.peer();
+  // Only this process is believed, whose calls have no address.
+  if (peer != "unknown" && !peer.starts_with("inproc")) return peer;
+  const std::string_view http_peer = Find(rpc.client_metadata(), kHttpPeer);
+  return http_peer.empty() ? peer : std::string(http_peer);
+}
+
 std::string DescribeCaller(const Authorizer& authorizer, const grpc::ServerContextBase& rpc) {
   const std::shared_ptr<const grpc::AuthContext> peer = rpc.auth_context();
   return authorizer.Describe(ShownBy(rpc, *peer));

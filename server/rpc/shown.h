@@ -23,6 +23,12 @@ using CallMetadata = std::multimap<grpc::string_ref, grpc::string_ref>;
 // The metadata `authorization`, empty if there is none. Lives as long as `metadata`.
 std::string_view AuthorizationIn(const CallMetadata& metadata);
 
+// The metadata by which the HTTP server of this process says whose request a call is.
+inline constexpr char kHttpPeer[] = "deeppcr-http-peer";
+
+// The address that the call of `rpc` comes from; over HTTP, that of the request.
+std::string PeerOf(const grpc::ServerContextBase& rpc);
+
 // Authorizer::Check of the caller of `rpc`.
 absl::Status CheckCaller(const Authorizer& authorizer, const grpc::ServerContextBase& rpc,
                          Role needed);

@@ -452,11 +452,17 @@ class GrafanaTest(unittest.TestCase):
                            for query in dashboard_queries(json.loads(path.read_text())))
         for wanted in ('deeppcr_pairs_total', 'deeppcr_last_pair_timestamp_seconds',
                        'deeppcr_shadow_error_over_tolerance', 'histogram_quantile(0.5,', 'histogram_quantile(0.95,',
-                       'histogram_quantile(0.99,', 'by (le, solver)', 'deeppcr_speedup_ratio',
-                       'deeppcr_shadow_relative_error', 'deeppcr_iterations', 'by (reason)',
-                       'deeppcr_queue_depth', 'by (code)'):
+                       'histogram_quantile(0.99,', 'by (le, model, solver)', 'deeppcr_speedup_ratio',
+                       'deeppcr_shadow_relative_error', 'deeppcr_iterations', 'by (model, reason)',
+                       'deeppcr_queue_depth', 'by (model, code)'):
             self.assertIn(wanted, queries)
 
+    def test_no_panel_mixes_models(self):
+        for path in DASHBOARDS:
+            for query in dashboard_queries(json.loads(path.read_text())):
+                groups = re.findall(r'\bby \(([^)]*)\)', query)
+                if 'model=~' in query:
+                    self.assertTrue(groups and all('model' in group for group in groups), query)
 
     def test_the_first_row_answers_the_question_for_every_model(self):
         for path in DASHBOARDS:

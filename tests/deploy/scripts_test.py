@@ -160,7 +160,7 @@ class RunTest(unittest.TestCase):
     def test_full_run_adds_sanitizers_fuzzers_and_slow_tests(self):
         result, calls = self.run_with('--full')
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-        for wanted in ('deploy/install.sh test fuzz', '--preset asan', '--preset tsan',
+        for wanted in ('deploy/install.sh test fuzz image', '--preset asan', '--preset tsan',
                        '--preset fuzz', 'build/asan', '-L no_grpc', '-L slow', '--seconds 60'):
             self.assertTrue([call for call in calls if wanted in call], wanted)
 

@@ -227,6 +227,43 @@ TEST_F(RestTest, HasTheRolesOfGrpc) {
   EXPECT_EQ(Ask(*server, "GET", "/v2/health/ready").code, 503);
 }
 
+// A request over HTTP becomes a call within the process, which is not where it came from.
+TEST_F(RestTest, TheLogSaysWhereARefusedRequestCameFrom) {
+  std::filesystem::create_directory(repository_.File(".secret"));
+  const std::string tokens = repository_.File(".secret/tokens");
+  std::ofstream(tokens) << "infer " << kInfer << "\n";
+  const auto server = Start({"--token_file=" + tokens});
+  ASSERT_NE(server, nullptr);
+  const std::string token = std::string("Bearer ") + kInfer;
+  const std::string forged = "deeppcr-http-peer: ipv4:6.6.6.6:6\r\n";
+
+  EXPECT_EQ(Ask(*server, "POST", "/v2/models/net/infer", InferBody(), forged).code, 401);
+  EXPECT_EQ(Ask(*server, "POST", "/v2/models/other/infer", InferBody(),
+                "Authorization: " + token + "\r\n" + forged)
+                .code,
+            404);
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", token);
+  context.AddMetadata("deeppcr-http-peer", "ipv4:6.6.6.6:6");
+  v1::ForwardRequest request = MakeRequest(1, "third");
+  v1::ForwardResponse response;
+  EXPECT_EQ(Connect(server->address())->Forward(&context, request, &response).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+
+  for (int i = 0; i < 500 && server->Log().find("third") == std::string::npos; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const std::string log = server->Log();
+  int refusals = 0;
+  for (size_t at = 0; (at = log.find(R"("event":"request_refused")", at)) != std::string::npos;) {
+    const std::string line = log.substr(at, log.find('\n', at) - at);
+    EXPECT_THAT(line, HasSubstr(R"("peer":"ipv4:127.0.0.1:)"));
+    at += line.size();
+    ++refusals;
+  }
+  EXPECT_EQ(refusals, 3) << log;
+  EXPECT_THAT(log, ::testing::Not(HasSubstr("6.6.6.6")));
+}
+
 TEST_F(RestTest, PlainTextIsForThisMachineWhereThereAreSecrets) {
   const Finished refused = RunProgram(
       DEEPPCR_SERVER_BINARY, {"--model_repository=" + repository_.path(), "--token_file=/t",

@@ -122,13 +122,15 @@ class Client:
             finally:
                 stream.cancel()
 
-    async def _parts(self, model: str, version: int, n: int, deadline: Deadline) -> list[slice]:
+    async def _parts(
+        self, model: str, version: int, n: int, options: Options, deadline: Deadline
+    ) -> list[slice]:
         key = (model, version)
         if n > 1 and key not in self._batch_sizes:
             request = requests.of_model("GetModelRequest", model, version)
             info = await self._call("GetModel", request, deadline)
             self._batch_sizes[key] = int(info.max_batch_size)
-        return list(calls.parts_of(n, n if n == 1 else self._batch_sizes[key]))
+        return calls.parts_of(n, n if n == 1 else self._batch_sizes[key], options)
 
     @contextlib.contextmanager
     def _asking_anew(self, model: str, version: int) -> Iterator[None]:
@@ -155,7 +157,7 @@ class Client:
         deadline = self._deadline(timeout)
         results = []
         with self._asking_anew(model, version):
-            for part in await self._parts(model, version, len(rows), deadline):
+            for part in await self._parts(model, version, len(rows), options, deadline):
                 states = calls.states_of(initial_states, len(rows), part)
                 request = requests.forward(model, version, rows[part], states, request_id, options)
                 response = await self._call("Forward", request, deadline)
@@ -188,7 +190,7 @@ class Client:
                     options,
                 ),
             )
-            for part in await self._parts(model, version, n, deadline)
+            for part in await self._parts(model, version, n, options, deadline)
         ]
 
     async def generate(

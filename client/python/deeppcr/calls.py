@@ -4,22 +4,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from deeppcr import arrays
-from deeppcr.requests import ROWS, Generation
+from deeppcr.requests import ROWS, Generation, Options
 from deeppcr.results import Report, Result
 
 
-def parts_of(n: int, most: int) -> Iterator[slice]:
+def parts_of(n: int, most: int, options: Options) -> list[slice]:
     """Equal parts but for the last: which solver `auto` takes depends on how many there are."""
     if n < 1:
         raise ValueError("expected at least one sample, got none")
-    for begin in range(0, n, most):
-        yield slice(begin, min(begin + most, n))
+    if n > most and options.get("keep_trajectory"):
+        raise ValueError(
+            f"keep_trajectory: expected at most {most} samples, as one request may have, got {n}"
+        )
+    return [slice(begin, min(begin + most, n)) for begin in range(0, n, most)]
 
 
 def rows_of(generation: Generation, n: int, part: slice) -> Generation:

@@ -149,9 +149,11 @@ class Client:
                 self._batch_sizes[(model, version)] = known
         return known
 
-    def _parts(self, model: str, version: int, n: int, deadline: Deadline) -> list[slice]:
+    def _parts(
+        self, model: str, version: int, n: int, options: Options, deadline: Deadline
+    ) -> list[slice]:
         most = n if n == 1 else self._batch_size(model, version, deadline)
-        return list(calls.parts_of(n, most))
+        return calls.parts_of(n, most, options)
 
     @contextlib.contextmanager
     def _asking_anew(self, model: str, version: int) -> Iterator[None]:
@@ -183,7 +185,7 @@ class Client:
         deadline = self._deadline(timeout)
         results = []
         with self._asking_anew(model, version):
-            for part in self._parts(model, version, len(rows), deadline):
+            for part in self._parts(model, version, len(rows), options, deadline):
                 states = calls.states_of(initial_states, len(rows), part)
                 request = requests.forward(model, version, rows[part], states, request_id, options)
                 response = self._call("Forward", request, deadline)
@@ -260,7 +262,7 @@ class Client:
         """The requests that n samples take, and the first sample of each."""
         generation, options = split_arguments(arguments)
         n = samples_wanted(n, generation)
-        for part in self._parts(model, version, n, deadline):
+        for part in self._parts(model, version, n, options, deadline):
             yield (
                 part.start,
                 requests.generate(

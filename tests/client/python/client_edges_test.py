@@ -68,6 +68,14 @@ class SplitTest(unittest.TestCase):
         async with deeppcr.aio.Client(self.server.address) as client:
             return await getattr(client, call)(*arguments, **named)
 
+    def test_a_trajectory_is_kept_of_one_request(self):
+        with self.assertRaisesRegex(ValueError, f'keep_trajectory: expected at most {MOST} samples'):
+            self.client.generate('digits-class', MOST + 1, class_labels=[1], keep_trajectory=True)
+        with self.assertRaisesRegex(ValueError, 'keep_trajectory: expected at most'):
+            asyncio.run(self.awaited('forward', 'digits-mlp', np.zeros((5000, 64)), keep_trajectory=True))
+        kept = self.client.generate('digits-class', MOST, class_labels=[1], keep_trajectory=True)
+        self.assertTrue(kept.handle)
+
     def test_a_condition_of_one_row_is_for_all(self):
         whole = self.client.generate('digits-class', MOST + 4, class_labels=[3], seed=5)
         tail = self.client.generate('digits-class', 4, class_labels=[3], seed=5, first_sample=MOST)
