@@ -73,7 +73,8 @@ struct ServerConfig {
   std::vector<std::string> admin_names;  // of client certificates
   bool reflection = true;
   double reply_seconds = 30;
-  double stuck_seconds = 600;  // 0: nothing is ever stuck
+  double stuck_seconds = 600;    // 0: nothing is ever stuck
+  bool stop_with_stdin = false;  // stop once standard input ends
   double drain_pause_seconds = 0;
   double drain_seconds = 30;
   std::string compare = "infer";  // infer, admin, off

@@ -201,6 +201,9 @@ void AddServingFlags(std::vector<FlagSpec>& specs) {
            "128 KiB, is dropped."));
   specs.push_back(Real("stuck_seconds", "seconds", 0, 86400, &C::stuck_seconds,
                        "/livez says no while a batch has been computed for this long. 0: never."));
+  specs.push_back(Switch("stop_with_stdin", &C::stop_with_stdin,
+                         "Stop, as at SIGTERM, once standard input ends: for a parent that holds "
+                         "its other end, and may be killed."));
   specs.push_back(Real("drain_pause_seconds", "seconds", 0, 3600, &C::drain_pause_seconds,
                        "After SIGTERM: not ready, but still serving, so that balancers notice; "
                        "in the second half without new connections."));

@@ -7,10 +7,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
@@ -57,6 +59,18 @@ int AwaitStop(deeppcr::Server& server) {
   int number = 0;
   while (sigwait(&all, &number) == 0 && number == SIGHUP) server.ReloadTokens();
   return number;
+}
+
+// Stops this process once standard input ends. A thread of its own waits in read() for as long as
+// the process lives.
+void StopWithStdin() {
+  std::thread([] {
+    char ignored[256];
+    for (ssize_t got = 1; got > 0 || (got < 0 && errno == EINTR);) {
+      got = read(STDIN_FILENO, ignored, sizeof ignored);
+    }
+    kill(getpid(), SIGTERM);
+  }).detach();
 }
 
 // Takes as many descriptors as may be had: the limits on connections are meant to act first.
@@ -106,6 +120,7 @@ deeppcr::EngineOptions EngineOptionsOf(const deeppcr::ServerConfig& config) {
 
 int Serve(const deeppcr::ServerConfig& config) {
   BlockSignals();
+  if (config.stop_with_stdin) StopWithStdin();
   RaiseDescriptors();
   // Distributions leave this debugging aid on; it costs every call of gRPC some per cent.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);

@@ -189,6 +189,8 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"CompareSeconds", "--compare_seconds=0", "--compare_seconds: expected"},
         RefusedCase{"PrintConfig", "--print_config=1", "--print_config: expected true or false"},
         RefusedCase{"Stuck", "--stuck_seconds=-1", "--stuck_seconds: expected seconds in [0,"},
+        RefusedCase{"StopWithStdin", "--stop_with_stdin=1",
+                    "--stop_with_stdin: expected true or false"},
         RefusedCase{"DrainPause", "--drain_pause_seconds=1e9", "--drain_pause_seconds: expected"},
         RefusedCase{"ShadowRate", "--shadow_rate=1.5", "--shadow_rate: expected share in [0, 1]"},
         RefusedCase{"ShadowRateNan", "--shadow_rate=nan", "--shadow_rate: expected share"},
@@ -285,7 +287,7 @@ TEST(ConfigTest, BudgetsFollowFromTheMemoryThatThereIs) {
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository accepts any path; another test covers its absence.
-  constexpr size_t kFlags = 66;
+  constexpr size_t kFlags = 67;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
 

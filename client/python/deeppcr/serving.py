@@ -68,6 +68,13 @@ def _end(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+    _clear(process, folder)
+
+
+def _clear(process: subprocess.Popen[bytes], folder: tempfile.TemporaryDirectory[str]) -> None:
+    """What a server that has ended leaves. Its input ends after it: it would stop at that too."""
+    assert process.stdin is not None
+    process.stdin.close()
     with contextlib.suppress(OSError):
         folder.cleanup()
 
@@ -75,8 +82,8 @@ def _end(
 class Server:
     """A server on free ports of this machine, until it is stopped.
 
-    It is stopped too when nothing refers to this object any more, and when this process ends by
-    itself; one that is killed leaves its server behind.
+    It is stopped too when nothing refers to this object any more, and when this process ends,
+    however it does; forks that outlive a process which is killed keep its server.
 
     with deeppcr.serve("models") as server:
         print(server.client().forward("net", x))
@@ -147,6 +154,7 @@ def serve(
         "listen": "127.0.0.1:0",
         "http_listen": "127.0.0.1:0",
         "port_file": port_file,
+        "stop_with_stdin": True,
     }
     if models is not None:
         settings["model_repository"] = os.fspath(models)
@@ -161,7 +169,7 @@ def serve(
         # A group of its own, so that an interrupt at the keyboard is this process' to handle.
         process = subprocess.Popen(
             [str(server_binary), *arguments],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # which ends with this process
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -171,8 +179,7 @@ def serve(
     except BaseException:
         process.kill()
         process.wait()
-        with contextlib.suppress(OSError):
-            folder.cleanup()
+        _clear(process, folder)
         raise
     return Server(process, folder, ports)
 

@@ -206,6 +206,22 @@ class MachineTest(unittest.TestCase):
                     os.kill(int(pid), 0)
                 self.assertFalse(pathlib.Path(path).exists())
 
+    def test_a_server_ends_with_a_script_that_is_killed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            repository(folder, 'digits-mlp')
+            code = (f'import deeppcr, os, signal; server = deeppcr.serve({folder!r}, shadow_rate=0); '
+                    'print(server._process.pid, server._folder.name, flush=True); '
+                    'os.kill(os.getpid(), signal.SIGKILL)')
+            result = subprocess.run([sys.executable, '-c', code], stdout=subprocess.PIPE, text=True,
+                                    check=False, env={**os.environ, 'DEEPPCR_SERVER_BINARY': SERVER,
+                                                      'PYTHONPATH': os.pathsep.join(sys.path)})
+            pid, path = result.stdout.split()
+            self.addCleanup(shutil.rmtree, path)
+            end = time.monotonic() + 30
+            while '"event":"stopped"' not in (pathlib.Path(path) / 'log').read_text():
+                self.assertLess(time.monotonic(), end, f'server {pid} lives on')
+                time.sleep(0.05)
+
     def test_a_fork_leaves_the_server_of_its_parent(self):
         with tempfile.TemporaryDirectory() as folder:
             repository(folder, 'digits-mlp')
