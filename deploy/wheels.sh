@@ -6,7 +6,7 @@
 # a build inside, and the libraries they need, for any Linux with a glibc as new as this one's.
 #   --build_dir DIR  a build with the targets deeppcr-server and deeppcr_c (default: build/release)
 #   --dist DIR       where the wheels go (default: build/wheels)
-# Then: pip install --find-links build/wheels "deeppcr[server]"
+# Then: pip install build/wheels/deeppcr*.whl
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . deploy/lib.sh
@@ -37,6 +37,7 @@ mkdir -p "$dist"
 # The build of a wheel writes beside its sources.
 mkdir "$work/client"
 cp -r client/python "$work/client/python"
+rm -rf "$work"/client/python/{,server_wheel/}{build,*.egg-info}
 cp -r proto "$work/proto"
 "$tools/python" -m pip wheel -q --no-deps --no-build-isolation --disable-pip-version-check \
   -w "$dist" "$work/client/python"

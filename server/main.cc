@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // deeppcr-server: flags, signals, wiring. No logic.
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -66,7 +67,9 @@ int AwaitStop(deeppcr::Server& server) {
 void StopWithStdin() {
   std::thread([] {
     char ignored[256];
-    for (ssize_t got = 1; got > 0 || (got < 0 && errno == EINTR);) {
+    pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    for (ssize_t got = 1; got > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN));) {
+      poll(&input, 1, -1);  // also where others have made it one that does not wait
       got = read(STDIN_FILENO, ignored, sizeof ignored);
     }
     kill(getpid(), SIGTERM);

@@ -28,10 +28,9 @@ class WireReader {
   // True if a well-formed message ends where the stream, or the submessage, does.
   bool ReadMessage(const Descriptor& type) {
     while (const uint32_t tag = in_.ReadTag()) {
-      const int number = WireFormatLite::GetTagFieldNumber(tag);
-      const FieldDescriptor* field = type.FindFieldByNumber(number);
+      const FieldDescriptor* field = Known(type, tag);
       if (!Spend(1) || !ReadField(tag, field)) return false;
-      if (field == nullptr) CountUnknown(type, number);
+      if (field == nullptr) CountUnknown(type, WireFormatLite::GetTagFieldNumber(tag));
     }
     return in_.ConsumedEntireMessage();
   }
@@ -40,6 +39,17 @@ class WireReader {
   bool Spend(uint32_t fields) {
     fields_left_ -= fields;
     return !too_many();
+  }
+
+  // Null for a number that the type does not have, or has for something else: the parser would keep
+  // either aside.
+  static const FieldDescriptor* Known(const Descriptor& type, uint32_t tag) {
+    const FieldDescriptor* field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+    if (field == nullptr) return nullptr;
+    const WireFormatLite::WireType wire = WireFormatLite::GetTagWireType(tag);
+    const bool packed = field->is_packable() && wire == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
+    const auto element = static_cast<WireFormatLite::FieldType>(field->type());
+    return packed || wire == WireFormatLite::WireTypeForFieldType(element) ? field : nullptr;
   }
 
   void CountUnknown(const Descriptor& type, int number) {

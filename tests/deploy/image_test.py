@@ -130,8 +130,11 @@ class ImageTest(unittest.TestCase):
             os.kill(pid, getattr(signal, self.config.get('StopSignal') or 'SIGTERM'))
             self.assertEqual(server.wait(60), 0)
         finally:
+            # The engine's end is not that of the server, which would keep the pipe.
+            for pid in self.processes_at(ports['8001']):
+                os.kill(pid, signal.SIGKILL)
             server.kill()
-            print(server.communicate()[0][-3000:])
+            print(server.communicate(timeout=60)[0][-3000:])
 
     @staticmethod
     def processes_at(port):

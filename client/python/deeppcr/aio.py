@@ -155,11 +155,12 @@ class Client:
         rows = arrays.as_floats(inputs, "inputs")
         rows = rows[None] if rows.ndim == 1 else rows
         deadline = self._deadline(timeout)
-        results = []
+        results: list[Result] = []
         with self._asking_anew(model, version):
             for part in await self._parts(model, version, len(rows), options, deadline):
                 states = calls.states_of(initial_states, len(rows), part)
                 request = requests.forward(model, version, rows[part], states, request_id, options)
+                calls.ask_the_same(request, results)
                 response = await self._call("Forward", request, deadline)
                 results.append(result_of(response.outputs, response))
         return calls.joined(results)
@@ -205,11 +206,12 @@ class Client:
         **arguments: Unpack[GenerationOptions],
     ) -> Result:
         deadline = self._deadline(timeout)
-        results = []
+        results: list[Result] = []
         with self._asking_anew(model, version):
             for _, request in await self._generations(
                 model, n, version, initial_states, request_id, deadline, arguments
             ):
+                calls.ask_the_same(request, results)
                 response = await self._call("Generate", request, deadline)
                 results.append(result_of(response.samples, response))
         return calls.joined(results)
@@ -232,6 +234,7 @@ class Client:
                 model, n, version, initial_states, request_id, deadline, arguments
             )
             for count, (first, request) in enumerate(wanted, start=1):
+                calls.ask_the_same(request, results)
                 async for event in self._events("StreamGenerate", request, deadline):
                     if event.HasField("result"):
                         results.append(result_of(event.result.samples, event.result))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 from typing import Any, TypeVar
 
 _Structure = TypeVar("_Structure", bound=ctypes.Structure)
@@ -111,5 +112,27 @@ class Outputs(ctypes.Structure):
     )
 
 
+_INTEGERS = (ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64)
+
+
+def _integer(name: str, value: Any, kind: Any) -> int:
+    """The value, which ctypes would cut to what fits."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: expected an integer, got a {type(value).__name__}") from None
+    bits = 8 * ctypes.sizeof(kind)
+    least, most = (
+        (0, 2**bits - 1) if kind(-1).value > 0 else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    )
+    if not least <= number <= most:
+        raise ValueError(f"{name}: expected an integer in [{least}, {most}], got {number}")
+    return number
+
+
 def sized(kind: type[_Structure], **fields: Any) -> _Structure:
+    types: dict[str, Any] = {name: each for name, each, *_ in kind._fields_}
+    for name, value in fields.items():
+        if types[name] in _INTEGERS:
+            fields[name] = _integer(name, value, types[name])
     return kind(struct_size=ctypes.sizeof(kind), **fields)

@@ -65,6 +65,12 @@ class Deadline:
         return max(self._end - time.monotonic(), 1e-3)
 
 
+def ask_the_same(request: Any, results: list[Result]) -> None:
+    """Has later requests of a call ask for the version that answered the first."""
+    if results and not request.version:
+        request.version = results[0].report.model_version  # type: ignore[union-attr]
+
+
 def joined(results: list[Result]) -> Result:
     """One result of several, in order. Its report has every sample; its times are sums."""
     if len(results) == 1:

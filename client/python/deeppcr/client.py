@@ -183,11 +183,12 @@ class Client:
         rows = arrays.as_floats(inputs, "inputs")
         rows = rows[None] if rows.ndim == 1 else rows
         deadline = self._deadline(timeout)
-        results = []
+        results: list[Result] = []
         with self._asking_anew(model, version):
             for part in self._parts(model, version, len(rows), options, deadline):
                 states = calls.states_of(initial_states, len(rows), part)
                 request = requests.forward(model, version, rows[part], states, request_id, options)
+                calls.ask_the_same(request, results)
                 response = self._call("Forward", request, deadline)
                 results.append(result_of(response.outputs, response))
         return calls.joined(results)
@@ -240,11 +241,12 @@ class Client:
         arguments: Any,
     ) -> Result:
         deadline = self._deadline(timeout)
-        results = []
+        results: list[Result] = []
         with self._asking_anew(model, version):
             for _, request in self._generations(
                 model, n, version, initial_states, request_id, deadline, arguments
             ):
+                calls.ask_the_same(request, results)
                 response = self._call("Generate", request, deadline)
                 results.append(result_of(response.samples, response))
         return calls.joined(results)
@@ -295,6 +297,7 @@ class Client:
                 model, n, version, initial_states, request_id, deadline, arguments
             ):
                 before = len(results)
+                calls.ask_the_same(request, results)
                 for event in self._events("StreamGenerate", request, deadline):
                     if event.HasField("result"):
                         results.append(result_of(event.result.samples, event.result))

@@ -143,6 +143,8 @@ class Access:
         context.set_ciphers("DEFAULT@SECLEVEL=0")  # how long keys are is the server's to judge
         try:
             context.load_verify_locations(self.tls_ca)
+            if not context.cert_store_stats()["x509"]:
+                raise ssl.SSLError("no certificate")  # but a list of those that were revoked
         except ssl.SSLError:
             raise ValueError(
                 f"tls_ca: expected a file of PEM certificates, got {self.tls_ca}"
@@ -167,13 +169,12 @@ class Access:
             return "it speaks plain text, so that tls_ca is too much"
         if "failed to connect" not in details or "Socket closed" not in details:
             return ""
+        ended = "it ended the connection, as one does that has as many as it takes, or that"
         if self.tls_ca is None:
-            return "it ended the connection, as one that wants TLS does: tls_ca"
+            return f"{ended} wants TLS: tls_ca"
         if self.tls_cert is None:
-            return (
-                "it ended the connection, as one that wants certificates of clients does: tls_cert"
-            )
-        return "it ended the connection, as one that does not know who signed tls_cert does"
+            return f"{ended} wants certificates of clients: tls_cert"
+        return f"{ended} does not know who signed tls_cert, or finds it out of date"
 
 
 def channel_options(target: Target, *, is_secure: bool) -> list[tuple[str, Any]]:

@@ -27,7 +27,7 @@ from deeppcr.results import Report, Result
 
 HOW_TO_GET_IT = """no libdeeppcr was found: not by the argument library, not in the package
 deeppcr_server, not where the system looks for libraries and not in a build folder of a checkout.
-`pip install "deeppcr[server]"` brings one where deploy/wheels.sh has made it."""
+`pip install build/wheels/deeppcr*.whl` brings one where deploy/wheels.sh has made it."""
 
 _PLAN_MODES = {"prefer": 0, "measure": 1, "require": 2}
 
@@ -56,7 +56,9 @@ def find_library(library: str | os.PathLike[str] | None = None) -> str:
     if importlib.util.find_spec("deeppcr_server") is not None:
         import deeppcr_server
 
-        return str(deeppcr_server.LIBRARY)
+        # A checkout has the package without what is built into it.
+        if pathlib.Path(deeppcr_server.LIBRARY).is_file():
+            return str(deeppcr_server.LIBRARY)
     known = ctypes.util.find_library("deeppcr")
     if known:
         return known
@@ -91,8 +93,13 @@ class Engine:
             raise ValueError(
                 f"plan_mode: expected one of {', '.join(_PLAN_MODES)}, got {plan_mode!r}"
             )
-        self._calls = ctypes.CDLL(find_library(library))
+        path = find_library(library)
+        self._calls = ctypes.CDLL(path)
         for name in ("last_error", "version", "engine_device", "model_solver"):
+            if not hasattr(self._calls, f"deeppcr_{name}"):
+                raise OSError(
+                    f"{path}: expected a libdeeppcr, got a library without deeppcr_{name}"
+                )
             getattr(self._calls, f"deeppcr_{name}").restype = ctypes.c_char_p
         self._process = os.getpid()
         options = c_structures.sized(
@@ -121,6 +128,8 @@ class Engine:
 
     def load(self, path: str | os.PathLike[str]) -> Model:
         """The model in the folder of one of its versions."""
+        if "\0" in os.fspath(path):
+            raise ValueError("path: expected none with a zero byte")
         handle = ctypes.c_void_p()
         self._check(
             self._calls.deeppcr_model_load(
@@ -146,6 +155,16 @@ def _destroy(function: Any, handle: ctypes.c_void_p) -> None:
     function(handle)
 
 
+def _labels(value: Any) -> Any:
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"class_labels: expected integers, got {array.dtype}")
+    limits = np.iinfo(np.int32)
+    if array.size and not limits.min <= array.min() <= array.max() <= limits.max:
+        raise ValueError(f"class_labels: expected integers of 32 bits, got {array.max()}")
+    return np.ascontiguousarray(array, np.int32).reshape(-1)
+
+
 class Model:
     """A loaded model; what `info` has is that of deeppcr_model_info."""
 
@@ -159,12 +178,20 @@ class Model:
             name: value.decode() if isinstance(value, bytes) else value for name, value in values
         }
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a Model is of one Engine: load it where it is used")
+
     def forward(
         self, inputs: Any, *, initial_states: Any = None, **options: Unpack[RunArguments]
     ) -> Result:
         """Inputs [n, input_dim], or [input_dim]: outputs [n, output_dim]."""
+        if self.info["generates"]:
+            raise errors.FailedPreconditionError(
+                "forward: expected no diffusion model; use generate"
+            )
         rows = arrays.as_floats(inputs, "inputs")
         rows = rows[None] if rows.ndim == 1 else rows
+        self._check_number(len(rows))
         self._check_shape("inputs", rows, (len(rows), self.info["input_dim"]))
         return self._run(len(rows), {"inputs": rows, "initial_states": initial_states}, options)
 
@@ -182,6 +209,18 @@ class Model:
         **options: Unpack[RunArguments],
     ) -> Result:
         """n samples [n, output_dim] of a diffusion model; a condition of one row is for all."""
+        if not self.info["generates"]:
+            kind = self.info["model_type"]
+            raise errors.FailedPreconditionError(
+                f"generate: expected a diffusion model, got a model of the type {kind}; use forward"
+            )
+        self._check_number(n)
+        for name, value, wanted in (
+            ("class_labels", class_labels, self.info["num_classes"]),
+            ("conditioning", conditioning, self.info["input_dim"]),
+        ):
+            if wanted and value is None:
+                raise ValueError(f"{name}: expected those of {n} samples, got none")
         given = {
             "class_labels": class_labels,
             "inputs": conditioning,
@@ -190,6 +229,10 @@ class Model:
             "initial_states": initial_states,
         }
         return self._run(n, given, options, seed=seed, first_sample=first_sample)
+
+    def _check_number(self, n: int) -> None:
+        if not 1 <= n <= self.info["max_batch_size"]:
+            raise ValueError(f"n: expected 1 to {self.info['max_batch_size']} samples, got {n}")
 
     def _check_shape(self, name: str, array: Any, shape: tuple[int, ...]) -> None:
         if array.shape != shape:
@@ -212,26 +255,30 @@ class Model:
             return None
         shape = self._shape_of(name, n, steps)
         array: Any
+        shown = "conditioning" if name == "inputs" and self.info["generates"] else name
         if name == "class_labels":
-            array = np.ascontiguousarray(value, np.int32).reshape(-1)
+            array = _labels(value)
         else:
-            array = arrays.as_floats(value, name)
+            array = arrays.as_floats(value, shown)
             array = array[None] if array.ndim == len(shape) - 1 else array
         if name in (*ROWS, "inputs") and len(array) == 1 and n > 1:
             array = np.repeat(array, n, axis=0)
-        self._check_shape(name, array, shape)
+        self._check_shape(shown, array, shape)
         return array
 
     def _run(self, n: int, given: dict[str, Any], options: RunArguments, **numbers: int) -> Result:
-        if not 1 <= n <= self.info["max_batch_size"]:
-            raise ValueError(f"n: expected 1 to {self.info['max_batch_size']} samples, got {n}")
         steps = options.get("num_inference_steps") or self.info["num_steps"]
         kept = {name: self._array(name, value, n, steps) for name, value in given.items()}
         addresses = {name: _address(array) for name, array in kept.items()}
         inputs = c_structures.sized(c_structures.Inputs, num_samples=n, **addresses, **numbers)
         result = np.empty((n, self.info["output_dim"]), np.float32).view(Result)
         if options.get("return_trajectory"):
-            result.trajectory = np.empty((n, steps + 1, self.info["state_dim"]), np.float32)
+            try:
+                result.trajectory = np.empty((n, steps + 1, self.info["state_dim"]), np.float32)
+            except (MemoryError, ValueError):
+                raise ValueError(
+                    f"num_inference_steps: expected a trajectory that fits, got {steps} steps"
+                ) from None
         reports = (c_structures.Report * n)()
         outputs = c_structures.sized(
             c_structures.Outputs,
@@ -248,6 +295,9 @@ class Model:
             )
         )
         result.report = _report_of(reports, outputs.seconds, steps, engine.device)
+        for array in (result, result.trajectory):
+            if array is not None:
+                array.flags.writeable = False  # as the client's answers are
         return result
 
     def __repr__(self) -> str:
@@ -269,6 +319,8 @@ def _run_options(options: RunArguments) -> Any:
         if name == "solver":
             values[name] = str(value).encode()
         elif name == "timeout":
+            if not (isinstance(value, (int, float)) and 0 < value < math.inf):
+                raise ValueError(f"timeout: expected a number of seconds above 0, got {value}")
             values["timeout_seconds"] = value
         elif name in enums:
             known = _guesses(enums[name])

@@ -23,7 +23,7 @@ from deeppcr.errors import DeepPcrError
 HOW_TO_GET_IT = """no deeppcr-server was found: not by the argument binary, not in
 DEEPPCR_SERVER_BINARY, not on PATH, not in the package deeppcr_server and not in a build folder of a
 checkout. `deploy/build.sh` in a checkout of DeepPCR Serve builds one, deploy/wheels.sh then makes
-wheels that `pip install --find-links build/wheels "deeppcr[server]"` takes."""
+wheels that `pip install build/wheels/deeppcr*.whl` takes."""
 
 
 class ServerError(DeepPcrError):
@@ -44,7 +44,9 @@ def find_server(binary: str | os.PathLike[str] | None = None) -> pathlib.Path:
     if importlib.util.find_spec("deeppcr_server") is not None:
         import deeppcr_server
 
-        return pathlib.Path(deeppcr_server.BINARY)
+        # A checkout has the package without what is built into it.
+        if pathlib.Path(deeppcr_server.BINARY).is_file():
+            return pathlib.Path(deeppcr_server.BINARY)
     for folder in pathlib.Path(__file__).resolve().parents:
         for preset in ("release", "test"):
             path = folder / "build" / preset / "server" / "deeppcr-server"
@@ -147,6 +149,11 @@ def serve(
     """
     if (models is None) == (model_dir is None):
         raise ValueError("serve: expected models, or model_dir with model_name")
+    for name in ("port_file", "stop_with_stdin"):
+        if name in flags:
+            raise ValueError(f"{name}: expected none, as this function has a use for it")
+    if str(flags.get("listen", "")).startswith("unix:"):
+        raise ValueError("listen: expected host:port; a UNIX socket beside it is socket=FILE")
     server_binary = find_server(binary)
     folder = tempfile.TemporaryDirectory(prefix="deeppcr-")
     port_file = pathlib.Path(folder.name) / "ports.json"
@@ -193,9 +200,11 @@ def _await_ports(
     end = time.monotonic() + seconds
     while not port_file.is_file():
         if process.poll() is not None:
-            raise ServerError(
-                f"the server ended with status {process.returncode}:\n{_last_lines(folder)}"
-            )
+            binary = process.args[0]  # type: ignore[index]
+            lines = _last_lines(folder)
+            if 'flag "--stop_with_stdin' in lines:
+                lines += f"\n({binary!r} is older than this package)"
+            raise ServerError(f"the server ended with status {process.returncode}:\n{lines}")
         if time.monotonic() > end:
             raise ServerError(f"the server is not ready after {seconds} s:\n{_last_lines(folder)}")
         time.sleep(0.02)

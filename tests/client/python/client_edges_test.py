@@ -76,6 +76,23 @@ class SplitTest(unittest.TestCase):
         kept = self.client.generate('digits-class', MOST, class_labels=[1], keep_trajectory=True)
         self.assertTrue(kept.handle)
 
+    def test_one_version_answers_all_requests_of_a_call(self):
+        with tempfile.TemporaryDirectory() as folder:
+            repository(folder, 'digits-class')
+            versions = pathlib.Path(folder) / 'digits-class'
+            shutil.copytree(versions / '1', versions / '2')
+            with deeppcr.serve(folder, binary=SERVER, shadow_rate=0, versions='all') as server:
+                with server.client() as client, server.client() as other:
+                    events = client.generate_events('digits-class', MOST + 1, class_labels=[1])
+                    for event in events:
+                        if isinstance(event, deeppcr.Progress):
+                            other.unload('digits-class', 2)
+                            break
+                    with self.assertRaises(deeppcr.NotFoundError):
+                        list(events)
+                    self.assertEqual(client.generate('digits-class', MOST + 1,
+                                                     class_labels=[1]).report.model_version, 1)
+
     def test_a_condition_of_one_row_is_for_all(self):
         whole = self.client.generate('digits-class', MOST + 4, class_labels=[3], seed=5)
         tail = self.client.generate('digits-class', 4, class_labels=[3], seed=5, first_sample=MOST)

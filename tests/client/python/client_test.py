@@ -421,6 +421,9 @@ class ServeTest(unittest.TestCase):
             deeppcr.serve(MODELS, binary='/nonexistent/server')
         with self.assertRaisesRegex(ValueError, 'expected models, or model_dir'):
             deeppcr.serve()
+        for name, value in (('port_file', '/tmp/p'), ('stop_with_stdin', False), ('listen', 'unix:/tmp/s')):
+            with self.assertRaisesRegex(ValueError, f'{name}: expected'):
+                deeppcr.serve(MODELS, binary=SERVER, **{name: value})
 
     def test_one_model_may_be_served(self):
         with deeppcr.serve(model_dir=MODELS / 'digits-mlp', model_name='mine',

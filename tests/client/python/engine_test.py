@@ -5,6 +5,7 @@
 usage: engine_test.py SERVER LIBRARY
 """
 
+import copy
 import os
 import pathlib
 import pickle
@@ -111,6 +112,44 @@ class EngineTest(unittest.TestCase):
         model = deeppcr.Engine(LIBRARY, backend='cpu', num_threads=1).load(MODELS / 'digits-mlp/1')
         self.assertEqual(model.forward(np.zeros(64)).shape, (1, 10))
         self.assertEqual(model.info['model_type'], 'mlp')
+
+    def test_integers_are_taken_whole_or_not_at_all(self):
+        classes = self.engine.load(MODELS / 'digits-class/1')
+        expected = classes.generate(2, class_labels=np.array([1, 1], np.int64), seed=np.uint64(3))
+        np.testing.assert_array_equal(classes.generate(2, class_labels=[1], seed=3), expected)
+        for wrong, error, problem in (
+                ({'class_labels': [1.9]}, TypeError, 'class_labels: expected integers'),
+                ({'class_labels': [2**32 + 1]}, ValueError, 'class_labels: expected integers of 32'),
+                ({'class_labels': [1], 'seed': 2**64}, ValueError, 'seed: expected an integer in'),
+                ({'class_labels': [1], 'seed': -1}, ValueError, 'seed: expected an integer in'),
+                ({'class_labels': [1], 'max_iterations': 2**32 + 1}, ValueError, 'max_iterations'),
+                ({'class_labels': [1], 'warm_sweeps': 1.5}, TypeError, 'warm_sweeps: expected an int'),
+                ({'class_labels': [1], 'timeout': 0}, ValueError, 'timeout: expected a number of sec'),
+                ({'class_labels': [1], 'return_trajectory': True, 'num_inference_steps': 10**15},
+                 ValueError, 'num_inference_steps'),
+                ({}, ValueError, 'class_labels: expected those of 1 samples')):
+            with self.subTest(wrong), self.assertRaisesRegex(error, problem):
+                classes.generate(**wrong)
+        with self.assertRaisesRegex(ValueError, 'num_threads: expected an integer in'):
+            deeppcr.Engine(LIBRARY, num_threads=2**32 + 1)
+
+    def test_each_kind_of_model_has_its_call(self):
+        layers, process = (self.engine.load(MODELS / name) for name in ('digits-mlp/1', 'digits-ddpm/1'))
+        with self.assertRaisesRegex(deeppcr.FailedPreconditionError, 'use generate'):
+            process.forward(np.zeros((2, 0)))
+        with self.assertRaisesRegex(deeppcr.FailedPreconditionError, 'use forward'):
+            layers.generate(2)
+
+    def test_answers_are_read_only_and_models_are_not_copied(self):
+        model = self.engine.load(MODELS / 'digits-mlp/1')
+        result = model.forward(np.zeros(64), return_trajectory=True)
+        self.assertFalse(result.flags.writeable or result.trajectory.flags.writeable)
+        with self.assertRaisesRegex(TypeError, 'of one Engine'):
+            copy.copy(model)
+
+    def test_a_library_that_is_none_of_ours(self):
+        with self.assertRaisesRegex(OSError, 'expected a libdeeppcr'):
+            deeppcr.Engine('libm.so.6')
 
     def test_a_library_that_is_not_there(self):
         with self.assertRaises(OSError):

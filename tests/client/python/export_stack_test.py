@@ -10,6 +10,7 @@ import json
 import pathlib
 import sys
 import tempfile
+import threading
 import unittest
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import nn
 
 import installed
 import odd_stacks
+import tricky_stacks
 
 installed.sources_on_path()
 
@@ -41,7 +43,7 @@ class ExportStackTest(unittest.TestCase):
         return deeppcr.export(module, None, self.folder / name, example=example, binary=SERVER, **how)
 
     def test_odd_stacks_are_exported_right_or_refused_by_name(self):
-        for name, (make, refusal) in odd_stacks.STACKS.items():
+        for name, (make, refusal) in {**odd_stacks.STACKS, **tricky_stacks.STACKS}.items():
             with self.subTest(name):
                 module, example = make()
                 before = {key: value.clone() for key, value in module.state_dict().items()}
@@ -70,6 +72,36 @@ class ExportStackTest(unittest.TestCase):
                 answers = server.client().forward('model', x, solver=solver, rtol=1e-6)
                 off = abs(answers - exact).max() / abs(exact).max()
                 self.assertLessEqual(off, max(1e-5, 2 * own), solver)
+
+    def test_other_threads_keep_their_floats(self):
+        module, example = odd_stacks.STACKS['loop'][0]()
+        kinds, done = set(), threading.Event()
+
+        def watch():
+            while not done.is_set():
+                kinds.add(torch.ones(1).float().dtype)
+
+        watcher = threading.Thread(target=watch)
+        exports = [threading.Thread(target=self.export, args=(copy.deepcopy(module), example, f'm{i}'))
+                   for i in range(3)]
+        watcher.start()
+        for thread in exports:
+            thread.start()
+        for thread in exports:
+            thread.join()
+        done.set()
+        watcher.join()
+        self.assertEqual(kinds, {torch.float32})
+        self.assertEqual(torch.ones(1).float().dtype, torch.float32)
+        self.assertEqual(len(list(self.folder.glob('m*/1'))), 3)
+
+    def test_names_are_those_that_servers_take(self):
+        module, example = odd_stacks.STACKS['loop'][0]()
+        for name in ('my model+1', 'réseau', '.hidden', 'n' * 129):
+            with self.assertRaisesRegex(deeppcr.ExportError, "path: expected a model's name"):
+                self.export(module, example, name)
+        report = self.export(module, example, max_batch_size=np.int64(7))
+        self.assertEqual(json.loads((report.path / 'config.json').read_text())['max_batch_size'], 7)
 
     def test_a_thousand_layers(self):
         module = nn.Sequential(*(odd_stacks.Gate() for _ in range(1000)))
@@ -101,6 +133,13 @@ class ExportStackTest(unittest.TestCase):
         wide = odd_stacks.Loop(outputs=4)
         with self.assertRaisesRegex(deeppcr.ExportError, r'of other shapes: last.weight \(\[4, 8\]'):
             self.export(module, example, 'other', weights=wide.state_dict())
+        for wrong, problem in ((module, 'expected a state_dict or the path'), (7, 'got a int')):
+            with self.assertRaisesRegex(deeppcr.ExportError, problem):
+                self.export(module, example, 'other', weights=wrong)
+        with self.assertRaisesRegex(deeppcr.ExportError, "expected a state_dict as 'step'"):
+            self.export(module, example, 'other', weights=path, prefix='step/')
+        self.export(module, example, 'arrays', weights={key: value.numpy() for key, value
+                                                        in trained.state_dict().items()})
         path.write_bytes(b'no checkpoint')
         with self.assertRaisesRegex(deeppcr.ExportError, 'weights: .*checkpoint.pt'):
             self.export(module, example, 'other', weights=path)

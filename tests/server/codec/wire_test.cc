@@ -87,6 +87,11 @@ TEST(WireTest, RefusesWhatANewerClientAsksFor) {
               "the client is of a newer version");
   ExpectError(Check<v1::ListModelsRequest>("\x08\x01"), absl::StatusCode::kInvalidArgument,
               "field 1 of deeppcr.v1.ListModelsRequest");
+  // The parser would take neither a float for a double nor a number for a name.
+  ExpectError(Check<v1::SolverOptions>(std::string("\x15\0\0\xa0\x40", 5)),
+              absl::StatusCode::kInvalidArgument, "field 2 of deeppcr.v1.SolverOptions");
+  ExpectError(Check<v1::SolverOptions>("\x08\x01"), absl::StatusCode::kInvalidArgument,
+              "field 1 of deeppcr.v1.SolverOptions");
 }
 
 TEST(WireTest, CountsPackedElementsAndNotTheirBytes) {

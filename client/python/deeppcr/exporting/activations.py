@@ -25,7 +25,8 @@ def activation_name(function: Callable[[Any], Any]) -> str | None:
         "softplus": functional.softplus,
         "mish": functional.mish,
     }
-    x = torch.cat([torch.linspace(-30, 30, 4001), torch.tensor([0.0, 1e-9, -1e-9])]).double()
+    sizes = torch.logspace(-9, 8, 103).double()
+    x = torch.cat([torch.linspace(-30, 30, 4001).double(), torch.zeros(1).double(), sizes, -sizes])
     try:
         y = function(x)
     except Exception:  # whatever a function raises that is no activation

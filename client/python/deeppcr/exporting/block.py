@@ -27,6 +27,15 @@ def _is_same(a: Any, b: Any) -> bool:
     return bool(a.data_ptr() == b.data_ptr() and a.stride() == b.stride() and a.shape == b.shape)
 
 
+def _check_same(name: str, values: Sequence[Any]) -> None:
+    """Of what a layer has no own one of: scalars of modules, and tensors of other kinds."""
+    import torch
+
+    if not all(torch.equal(each, values[0]) for each in values):
+        what = "scalar" if values[0].ndim == 0 else f"tensor of {values[0].dtype}"
+        raise ExportError(f"{name}: the layers differ in a {what}")
+
+
 def _source_name(argument: Any) -> str:
     """The name of the module's tensor that a constant is made of."""
     import torch.fx
@@ -75,7 +84,12 @@ class BlockBuilder:
 
     def _free_name(self, wanted: str) -> str:
         """The name, or one like it that neither a tensor of the block nor of the ends has."""
-        if wanted.split(".")[0] in ("input", "output"):
+        import torch.fx
+
+        # Names of the ends, of what ONNX calls inputs and outputs, and of the module's own.
+        taken = ("input", "output", "state", "x", "prediction")
+        first = wanted.split(".")[0]
+        if first in taken or hasattr(torch.fx.GraphModule, first):
             wanted = f"block_{wanted}"
 
         def is_free(name: str) -> bool:
@@ -95,8 +109,11 @@ class BlockBuilder:
         self.attributes[name] = copy.deepcopy(modules[0])
         states = [module.state_dict() for module in modules]
         for key, value in states[0].items():
+            values = [state[key] for state in states]
             if value.is_floating_point() and value.ndim:
-                self._stack(f"{name}.{key}", [state[key] for state in states])
+                self._stack(f"{name}.{key}", values)
+            elif value.is_floating_point() or value.ndim:  # others count batches
+                _check_same(f"{targets[0]}.{key}", values)
         return name
 
     def _stack(self, name: str, values: list[Any]) -> None:
@@ -110,11 +127,9 @@ class BlockBuilder:
 
     def _tensor(self, names: list[str], values: list[Any]) -> Any:
         """A node with the tensor of the first layer."""
-        import torch
-
         is_weight = values[0].is_floating_point()
-        if not is_weight and not all(torch.equal(each, values[0]) for each in values):
-            raise ExportError(f"{names[0]}: the layers differ in a tensor of integers")
+        if not is_weight:
+            _check_same(names[0], values)
         name = self._free_name(_common_name(names) or "tensor")
         # Layers have no scalars of their own, but vectors of one element.
         values = [each.reshape(1) if each.ndim == 0 else each for each in values]
@@ -140,6 +155,9 @@ class BlockBuilder:
             return type(first)(
                 self._arguments([each[i] for each in peers], node, made) for i in range(len(first))
             )
+        if isinstance(first, slice):
+            parts = [(each.start, each.stop, each.step) for each in peers]
+            return slice(*self._arguments(parts, node, made))
         if isinstance(first, dict):
             return {
                 key: self._arguments([each[key] for each in peers], node, made) for key in first

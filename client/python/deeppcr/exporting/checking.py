@@ -14,6 +14,8 @@ from deeppcr.exporting.report import Difference, ExportError
 from deeppcr.serving import find_server
 
 _ROUNDING = 1e-5
+# Beyond it twice PyTorch's own error would allow anything.
+_MOST_TORCH_ERROR = 1e-2
 
 
 def validate(
@@ -62,6 +64,11 @@ def difference_of(answers: Any, own: Any, exact: Any, reference: str) -> Differe
 
 def check_difference(difference: Difference, answers: str) -> None:
     """At most 1e-5, or twice the error of PyTorch itself."""
+    if not difference.torch_error <= _MOST_TORCH_ERROR:
+        raise ExportError(
+            f"{answers} of PyTorch in float32 are off by {difference.torch_error:.1e} of those in "
+            "float64: a module as sensitive as that cannot be compared"
+        )
     if not difference.error <= max(_ROUNDING, 2 * difference.torch_error):
         raise ExportError(
             f"the exported model differs from the module: {answers} are off by "

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from deeppcr.exporting.checking import difference_of
+from deeppcr.exporting.checking import check_difference, difference_of
 from deeppcr.exporting.network import check_samples_are_alone
 from deeppcr.exporting.report import Difference, ExportError
 from deeppcr.exporting.tracing import floats_are_double, module_errors, write_onnx
@@ -206,12 +206,16 @@ def _compare(
         found = difference_of(trajectory[:, 2 * i + 1], own, exact, reference)
         if found is None:
             raise ExportError(f"outputs: the module gives no numbers at time {time:g}")
+        check_difference(found, f"predictions at time {time:g}")
         difference = found.joined(difference) if difference else found
     if decoder is not None:
         last = torch.from_numpy(trajectory[:, -1].copy())
         exact = copy.deepcopy(decoder).double()(last.double()).numpy()
         found = difference_of(np.asarray(result), decoder(last).numpy(), exact, "float64")
-        difference = found.joined(difference) if found and difference else difference
+        if found is None:
+            raise ExportError("outputs: the decoder gives no numbers")
+        check_difference(found, "outputs of the decoder")
+        difference = found.joined(difference) if difference else found
     assert difference is not None
     return difference
 

@@ -7,23 +7,46 @@ from typing import Any
 
 from deeppcr.exporting.activations import activation_name
 from deeppcr.exporting.recording import Part, Recorded
+from deeppcr.exporting.report import ExportError
+
+_MOST_WEIGHTS = 1 << 28
+_PROBED_AT_ONCE = 1 << 22  # values
+# What a column is probed with: far above what biases take away of its digits.
+_STEP = 2.0**30
+
+
+def _weight_of(part: Part, width: int, bias: Any) -> Any:
+    import torch
+
+    if width * len(bias) > _MOST_WEIGHTS:
+        raise ExportError(
+            f"an affine layer of {width} inputs and {len(bias)} outputs: expected at most "
+            f"{_MOST_WEIGHTS} weights"
+        )
+    columns = []
+    rows = max(1, _PROBED_AT_ONCE // width)
+    for begin in range(0, width, rows):
+        x = torch.zeros(min(rows, width - begin), width).double()
+        x[torch.arange(len(x)), begin + torch.arange(len(x))] = _STEP
+        columns.append((part(x) - bias) / _STEP)
+    return torch.cat(columns).t()
 
 
 def affine_layer(part: Part, width: int) -> tuple[Any, Any] | None:
-    """(weight [out, width], bias [out]) if the part is affine."""
+    """(weight [out, width], bias [out]) if the part is affine, for values of all sizes."""
     import torch
 
     bias = part(torch.zeros(1, width).double())[0]
-    weight = part(torch.eye(width).double()).t() - bias[:, None]
-    if not torch.isfinite(weight).all():
-        return None
+    weight = _weight_of(part, width, bias)
     generator = torch.Generator().manual_seed(2)
-    scales = torch.tensor([[1.0], [1.0], [30.0], [0.01]])
-    x = (scales * torch.randn(4, width, generator=generator)).double()
+    # Clips act on large values, and dead zones on small ones; either may be of one sign.
+    sizes = 10.0 ** torch.arange(-6, 9).double().repeat_interleave(2)[:, None]
+    x = sizes * torch.randn(len(sizes), width, generator=generator).double()
+    x = torch.cat([x, -x])
+    error = (part(x) - x @ weight.t() - bias).abs()
     size = x.abs() @ weight.abs().t() + bias.abs() + 1e-300
-    if ((part(x) - x @ weight.t() - bias).abs() > 1e-9 * size).any():
-        return None
-    return weight, bias
+    # Not "greater": what is no number is not affine.
+    return (weight, bias) if (error <= 1e-9 * size).all() else None
 
 
 def input_layer(recorded: Recorded, end: int, into: Any) -> tuple[Any, Any, str] | None:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import shutil
 import tempfile
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 from deeppcr.exporting.card import write_card
-from deeppcr.exporting.checking import check_difference, check_folder
+from deeppcr.exporting.checking import check_folder
 from deeppcr.exporting.decoder import decoder_tensors
 from deeppcr.exporting.denoiser import Denoiser, check_denoiser, compare_predictions
 from deeppcr.exporting.network import check_network, compare_outputs
@@ -30,15 +32,23 @@ from deeppcr.safetensors_file import write_safetensors
 from deeppcr.serving import find_server
 
 _CHECK_TIMES = 32
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+# Recording a network replaces what PyTorch's modules are called by, for the whole process.
+_recording = threading.Lock()
 
 
 def _in_float32(module: Any, example: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
     """A module of half or double precision and its example as the server computes them."""
     import torch
 
-    kinds = {each.dtype for each in module.parameters() if each.is_floating_point()}
-    if kinds - {torch.float32}:
-        module = copied(module, example).float()
+    weights = [*module.parameters(), *module.buffers()]
+    kinds = {each.dtype for each in weights if each.is_floating_point()}
+    with module_errors("cannot be copied"):
+        if any(each.device.type != "cpu" for each in weights):
+            module = copied(module, example).cpu()
+        if kinds - {torch.float32}:
+            module = copied(module, example).float()
+    example = tuple(each.cpu() for each in example)
     return module, tuple(each.float() if each.is_floating_point() else each for each in example)
 
 
@@ -74,6 +84,18 @@ def _run_once(module: Any, example: tuple[Any, ...]) -> None:
             module(*(each.as_subclass(watched) for each in example))
 
 
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as JSON has them, which may be scalars of NumPy or PyTorch."""
+
+    def scalar(value: Any) -> Any:
+        if getattr(value, "ndim", 1) == 0:
+            return value.item()
+        raise ExportError(f"settings: expected values of JSON, got {value!r}")
+
+    plain: dict[str, Any] = json.loads(json.dumps(settings, default=scalar))
+    return plain
+
+
 def _write_config(folder: pathlib.Path, config: dict[str, Any]) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
 
@@ -83,7 +105,8 @@ def _write_stack(
 ) -> tuple[str, dict[str, Any], Difference]:
     import torch
 
-    stack = find_stack(module, example)
+    with module_errors("could not be taken apart"):
+        stack = find_stack(module, example)
     check_network(module, example)
     write_onnx(
         stack.block.float(),
@@ -95,8 +118,10 @@ def _write_stack(
     config = stack.config() | settings
     _write_config(folder, config)
     check_folder(folder, binary)
-    difference = compare_outputs(module, example, folder, binary)
-    check_difference(difference, "outputs")
+    first = None
+    if "input.weight" in stack.tensors:
+        first = stack.tensors["input.weight"], stack.tensors["input.bias"]
+    difference = compare_outputs(module, example, first, folder, binary)
     return f"stack of {stack.num_layers} layers of {stack.state_dim} values", config, difference
 
 
@@ -143,7 +168,6 @@ def _write_denoiser(
     whole = not example[1].is_floating_point()
     times = process.some_times(_CHECK_TIMES, whole)
     difference = compare_predictions(denoiser, folder, config, times, decoder, binary)
-    check_difference(difference, "predictions")
     return f"denoiser of {width} values", config, difference
 
 
@@ -171,11 +195,19 @@ def export(
         "ema/model."; see exporting/weights.py.
     decoder: layers and activations in turn (torch.nn.Sequential) that make outputs of the samples.
     settings: other keys of config.json, as num_inference_steps=50, num_classes=10 or null_class=9.
+    Exports wait for one another. While one records a deep network, no other thread may run modules
+    of PyTorch: torch.fx replaces what they are called by.
     Errors: ExportError, which names what stands in the way; nothing is written then.
     """
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise ExportError(f"version: expected an integer of at least 1, got {version!r}")
     target = pathlib.Path(path) / str(version)
+    name = pathlib.Path(os.path.abspath(path)).name
+    if not _NAME.fullmatch(name):
+        raise ExportError(
+            "path: expected a model's name of 1 to 128 letters, digits, '.', '_' and '-' at its "
+            f"end, got {name!r}"
+        )
     if os.path.lexists(target):
         raise ExportError(f"{target} is there already: give another version")
     example = tuple(example) if isinstance(example, (tuple, list)) else (example,)
@@ -191,10 +223,11 @@ def export(
     if any(each.ndim and len(each) != 1 for each in example):
         shapes = [list(each.shape) for each in example]
         raise ExportError(f"example: expected inputs of a batch of one, got the shapes {shapes}")
+    settings = _plain(settings)
     server = find_server(binary)
     if weights is not None:
         model = with_weights(model, weights, prefix)
-    with evaluating(model), tempfile.TemporaryDirectory() as scratch:
+    with _recording, evaluating(model), tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch) / "1"
         folder.mkdir()
         module, example = _in_float32(model, example)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from deeppcr.exporting.checking import difference_of
+from deeppcr.exporting.checking import check_difference, difference_of
 from deeppcr.exporting.report import Difference, ExportError
 from deeppcr.exporting.tracing import floats_are_double, module_errors
 from deeppcr.serving import serve
@@ -21,6 +21,13 @@ def check_samples_are_alone(whole: Any, again: Any, alone: Any) -> None:
     """What no file would show: randomness, samples that depend on each other, no numbers."""
     import torch
 
+    if whole.shape != alone.shape:
+        raise ExportError(
+            f"outputs: expected one for each sample, got the shape {list(whole.shape)} of a batch "
+            f"and {list(alone.shape)} of its samples one by one"
+        )
+    if not whole.is_floating_point():
+        raise ExportError(f"outputs: expected floats, got {whole.dtype}")
     if not torch.isfinite(whole).all():
         raise ExportError("outputs: expected finite values, got others for random inputs")
     if not torch.equal(whole, again):
@@ -44,19 +51,38 @@ def check_network(module: Any, example: Any) -> None:
     import torch
 
     inputs = _random_inputs(example, 3)
-    with module_errors("does not take random inputs"):
+    with module_errors("does not take a batch of random inputs"):
         alone = torch.cat([module(row) for row in inputs.split(1)])
-    check_samples_are_alone(module(inputs), module(inputs), alone)
+        check_samples_are_alone(module(inputs), module(inputs), alone)
 
 
-def compare_outputs(
-    module: Any, example: Any, folder: pathlib.Path, binary: pathlib.Path
-) -> Difference:
-    """The answers of a server on what is in `folder`, against those of the module."""
-    inputs = _random_inputs(example, _CHECK_SAMPLES)
-    rows = inputs.reshape(len(inputs), -1).numpy()
-    with serve(model_dir=folder, model_name="check", binary=binary) as server:
-        answers = np.asarray(server.client(timeout=300).forward("check", rows, solver="sequential"))
+def _compared_inputs(example: Any, first: tuple[Any, Any] | None) -> dict[str, Any]:
+    """Inputs of a size of 1, such as the example, and such that the first layer centres.
+
+    first: (weight [D, width], bias [D]) of the input layer, which folds a normalisation. Inputs
+    that it takes to about 0 tell what is left of their digits in float32.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(3)
+    inputs = {"outputs": _random_inputs(example, _CHECK_SAMPLES)}
+    if example.any():
+        noise = torch.randn(_CHECK_SAMPLES, *example.shape[1:], generator=generator)
+        inputs["outputs of inputs such as the example"] = example * (1 + 0.1 * noise)
+    if first is not None:
+        weight, bias = (torch.from_numpy(each).double() for each in first)
+        root = torch.linalg.lstsq(weight, -bias[:, None], driver="gelsd").solution[:, 0]
+        size = weight.norm(dim=0).clamp(min=1e-30) * weight.shape[1] ** 0.5
+        noise = torch.randn(_CHECK_SAMPLES, len(root), generator=generator).double()
+        centred = (root + noise / size).float()
+        if torch.isfinite(centred).all():
+            inputs["outputs of inputs about the mean that the first layer subtracts"] = (
+                centred.reshape(-1, *example.shape[1:])
+            )
+    return inputs
+
+
+def _difference(module: Any, inputs: Any, answers: Any) -> Difference:
     own = module(inputs).reshape(len(inputs), -1).numpy()
     exact, reference = own, "float32"
     try:
@@ -70,3 +96,24 @@ def compare_outputs(
     if difference is None:
         raise ExportError("outputs: expected finite values, got others for random inputs")
     return difference
+
+
+def compare_outputs(
+    module: Any,
+    example: Any,
+    first: tuple[Any, Any] | None,
+    folder: pathlib.Path,
+    binary: pathlib.Path,
+) -> Difference:
+    """The answers of a server on what is in `folder`, against those of the module."""
+    found: Difference | None = None
+    with serve(model_dir=folder, model_name="check", binary=binary) as server:
+        client = server.client(timeout=300)
+        for what, inputs in _compared_inputs(example, first).items():
+            rows = inputs.reshape(len(inputs), -1).numpy()
+            answers = np.asarray(client.forward("check", rows, solver="sequential"))
+            difference = _difference(module, inputs, answers)
+            check_difference(difference, what)
+            found = difference.joined(found) if found else difference
+    assert found is not None
+    return found

@@ -9,7 +9,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from deeppcr.exporting.report import ExportError
+from deeppcr.exporting.report import ExportError, first_line
 from deeppcr.exporting.tracing import floats_are_double
 
 
@@ -39,15 +39,45 @@ def _source_line(error: BaseException) -> str:
     return f"{theirs[-1].filename}:{theirs[-1].lineno}: " if theirs else ""
 
 
+def _widen_constants(model: Any) -> None:
+    """Tensors that are neither weights nor buffers have stayed behind."""
+    import torch
+
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                setattr(module, name, value.double())
+
+
+def _leave_out_dropout(graph: Any) -> None:
+    """Of a module that is evaluated it is nothing, and its rates are no part of a layer."""
+    import torch.nn.functional as functional
+
+    dropouts = {
+        each: getattr(functional, each)
+        for each in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout")
+        if hasattr(functional, each)
+    }
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node.target in dropouts.values():
+            given = dict(zip(("input", "p", "training"), node.args, strict=False)) | node.kwargs
+            if given.get("training") is False:
+                node.replace_all_uses_with(given["input"])
+                graph.erase_node(node)
+
+
 def record(model: Any, example: Any) -> Recorded:
     import torch
     import torch.fx
 
     try:
-        traced = torch.fx.GraphModule(model, torch.fx.Tracer().trace(model))
+        graph = torch.fx.Tracer().trace(model)
+        _widen_constants(model)
+        traced = torch.fx.GraphModule(model, graph)
     except Exception as error:  # whatever the module does with what it is given
-        raise ExportError(f"{_source_line(error)}{str(error).splitlines()[0]}") from error
+        raise ExportError(f"{_source_line(error)}{first_line(error)}") from error
     graph = traced.graph
+    _leave_out_dropout(graph)
     for node in graph.nodes:
         name = str(node.target)
         if node.op == "call_method" and name in ("item", "tolist", "numpy"):
@@ -65,8 +95,8 @@ def record(model: Any, example: Any) -> Recorded:
     try:
         with floats_are_double():
             Recorder(traced).run(example)
-    except (RuntimeError, ValueError) as error:
-        raise ExportError(f"the module fails in double: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # whatever the module does with what it is given
+        raise ExportError(f"the module fails in double: {first_line(error)}") from error
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     # Optional arguments have their defaults, which are constants.
     placeholder = placeholders[0]
@@ -83,8 +113,14 @@ def record(model: Any, example: Any) -> Recorded:
             depends.add(node)
     if output not in depends:
         raise ExportError("outputs: the network's answer does not depend on its input")
+    # Of some values only the sizes are used.
+    used = {output}
+    for node in reversed(graph.nodes):
+        if node in depends and any(user in used for user in node.users):
+            used.add(node)
+    used &= depends
     ends = ("placeholder", "output")
-    operations = [node for node in graph.nodes if node in depends and node.op not in ends]
+    operations = [node for node in graph.nodes if node in used and node.op not in ends]
     constants = {node: values[node] for node in graph.nodes if node not in depends}
     return Recorded(model, operations, placeholder, output, constants, values)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +54,9 @@ class _Keys:
         if node.op == "call_module":
             module = self.recorded.root.get_submodule(node.target)
             shapes = [(name, tuple(value.shape)) for name, value in module.state_dict().items()]
-            what = (type(module), module.extra_repr(), tuple(shapes))
+            # How statistics are taken is of no matter any more.
+            settings = re.sub(r"momentum=[^,]*", "", module.extra_repr())
+            what = (type(module), settings, tuple(shapes))
         form: list[Any] = [node.op, what]
         sources: list[int] = []
         numbers: list[str] = []
@@ -67,11 +70,13 @@ class _Keys:
             if isinstance(argument, dict):
                 form.append(tuple(argument))
                 argument = list(argument.values())
+            if isinstance(argument, slice):
+                argument = (argument.start, argument.stop, argument.step)
             if isinstance(argument, (tuple, list)):
                 form.append(len(argument))
                 for each in argument:
                     add(each, may_differ)
-            elif hasattr(argument, "is_floating_point"):
+            elif isinstance(argument, torch.Tensor):
                 form.append((tuple(argument.shape), argument.is_floating_point()))
             elif may_differ and is_number(argument):
                 form.append("number")

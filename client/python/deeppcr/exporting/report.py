@@ -9,6 +9,11 @@ from dataclasses import dataclass
 from deeppcr.errors import DeepPcrError
 
 
+def first_line(error: BaseException) -> str:
+    """What an exception says first; its kind where it says nothing."""
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 class ExportError(DeepPcrError):
     """The module cannot be served as it is; the message names what stands in the way."""
 

@@ -88,9 +88,28 @@ def _stack_at(recorded: Recorded, period: Period) -> Stack:
     )
 
 
+def _simplified(model: Any) -> Any:
+    """The module with weights in place of what computes them, and nothing in place of dropout."""
+    import torch
+    from torch.nn.utils import parametrize
+
+    for name, module in list(model.named_modules()):
+        if parametrize.is_parametrized(module):
+            weights = {each: getattr(module, each) for each in module.parametrizations}
+            # Its class is that of the original too, so that it is left and not changed.
+            module.__class__ = parametrize.type_before_parametrizations(module)
+            del module.parametrizations
+            for each, value in weights.items():
+                module.register_parameter(each, torch.nn.Parameter(value.detach()))
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd) and name:
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, torch.nn.Identity())
+    return model
+
+
 def find_stack(model: Any, example: Any) -> Stack:
     """example: [1, ..]. Errors: ExportError, with what the network is no stack for."""
-    recorded = record(copied(model, (example,)).double(), example.double())
+    recorded = record(_simplified(copied(model, (example,)).double()), example.double())
     keys = keys_of(recorded)
     problem: ExportError | None = None
     for period in periods_of(keys):

@@ -7,11 +7,12 @@ import contextlib
 import copy
 import gc
 import pathlib
+import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from deeppcr.exporting.report import ExportError
+from deeppcr.exporting.report import ExportError, first_line
 
 OPSET = 16  # with 17 PyTorch 1.13 fails on LayerNorm without weights
 
@@ -39,8 +40,9 @@ def module_errors(what: str) -> Iterator[None]:
     except ExportError:
         raise
     except Exception as error:
-        lines = str(error).splitlines() or [""]
-        raise ExportError(f"the module {what}: {type(error).__name__}: {lines[0]}") from error
+        raise ExportError(
+            f"the module {what}: {type(error).__name__}: {first_line(error)}"
+        ) from error
 
 
 def copied(module: Any, example: tuple[Any, ...]) -> Any:
@@ -53,17 +55,45 @@ def copied(module: Any, example: tuple[Any, ...]) -> Any:
         return copy.deepcopy(module)
 
 
-@contextlib.contextmanager
-def floats_are_double() -> Iterator[None]:
-    """Has `x.float()` in a module keep the precision that is asked for."""
+class _Widening(threading.local):
+    depth = 0  # of this thread, in floats_are_double
+
+
+_widening = _Widening()
+_widening_threads = 0
+_widening_lock = threading.Lock()
+_narrow_float: Any = None  # PyTorch's own, while there are such threads
+
+
+def _float(tensor: Any, *args: Any, **kwargs: Any) -> Any:
     import torch
 
-    before = torch.Tensor.float
-    torch.Tensor.float = torch.Tensor.double
+    narrow = _narrow_float
+    if _widening.depth or narrow is None:
+        return torch.Tensor.double(tensor, *args, **kwargs)
+    return narrow(tensor, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def floats_are_double() -> Iterator[None]:
+    """Has `x.float()` in a module keep the precision that is asked for, in this thread."""
+    import torch
+
+    global _widening_threads, _narrow_float
+    with _widening_lock:
+        if _widening_threads == 0:
+            _narrow_float = torch.Tensor.float
+            torch.Tensor.float = _float
+        _widening_threads += 1
+    _widening.depth += 1
     try:
         yield
     finally:
-        torch.Tensor.float = before
+        _widening.depth -= 1
+        with _widening_lock:
+            _widening_threads -= 1
+            if _widening_threads == 0:
+                torch.Tensor.float = _narrow_float
 
 
 def _trace(
@@ -101,7 +131,7 @@ def write_onnx(
             try:
                 _trace(module, example, path, batches, not keep_parameters)
             except Exception as error:  # whatever the exporter raises
-                failure = failure or str(error).strip().splitlines()[0]
+                failure = failure or first_line(error)
             else:
                 failure = ""
                 break

@@ -9,7 +9,10 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from deeppcr.exporting.report import ExportError
+import numpy as np
+
+from deeppcr.exporting.report import ExportError, first_line
+from deeppcr.exporting.tracing import module_errors
 from deeppcr.safetensors_file import read_safetensors
 
 
@@ -21,7 +24,7 @@ def _read(path: pathlib.Path) -> Mapping[str, Any]:
             return {name: torch.from_numpy(each) for name, each in read_safetensors(path).items()}
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever PyTorch's readers raise
-        raise ExportError(f"weights: {path}: {str(error).splitlines()[0]}") from error
+        raise ExportError(f"weights: {path}: {first_line(error)}") from error
     if not isinstance(loaded, Mapping):
         raise ExportError(f"weights: {path}: expected a state_dict, got a {type(loaded).__name__}")
     return loaded
@@ -42,6 +45,9 @@ def with_weights(
     """
     import torch
 
+    if not isinstance(weights, (Mapping, str, os.PathLike)):
+        kind = type(weights).__name__
+        raise ExportError(f"weights: expected a state_dict or the path of a file, got a {kind}")
     found: Any = weights if isinstance(weights, Mapping) else _read(pathlib.Path(weights))
     *keys, prefix = prefix.split("/")
     for key in keys:
@@ -50,8 +56,15 @@ def with_weights(
                 f"weights: {key!r} is not there, but {_some(sorted(map(str, found)))}"
             )
         found = found[key]
+        if not isinstance(found, Mapping):
+            kind = type(found).__name__
+            raise ExportError(f"weights: expected a state_dict as {key!r}, got a {kind}")
     state = {
-        name[len(prefix) :]: value for name, value in found.items() if str(name).startswith(prefix)
+        str(name)[len(prefix) :]: torch.from_numpy(value)
+        if isinstance(value, np.ndarray)
+        else value
+        for name, value in found.items()
+        if str(name).startswith(prefix)
     }
     wanted = module.state_dict()
     missing = [name for name in wanted if name not in state]
@@ -73,6 +86,7 @@ def with_weights(
     if problems:
         names = _some([str(name) for name in found])
         raise ExportError(f"weights: {'; '.join(problems)} (with the prefix {prefix!r} of {names})")
-    loaded = copy.deepcopy(module)
-    loaded.load_state_dict(state)
+    with module_errors("does not take the weights"):
+        loaded = copy.deepcopy(module)
+        loaded.load_state_dict(state)
     return loaded

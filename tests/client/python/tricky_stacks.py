@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deep networks that an exporter gets wrong without a word, or refuses without a reason.
+
+Rows as in odd_stacks.py: each was found by somebody who looked for what an earlier exporter got wrong.
+"""
+
+import threading
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from odd_stacks import DEPTH, INPUTS, WIDTH, Loop, network
+
+
+def loop(before=None, after=None, block=None):
+    """A residual Loop with functions before its first layer, after its last one, and as its block."""
+
+    class Network(Loop):
+        def block(self, layer, z):
+            return block(layer, z) if block else z + torch.tanh(layer(z))
+
+        def forward(self, x):
+            y = super().forward(before(x) if before else x)
+            return after(y) if after else y
+
+    return network(Network)
+
+
+class ClippedLayer(Loop):
+    """What is a relu for values below 100."""
+
+    def forward(self, x):
+        z = F.hardtanh(self.first(x), 0, 100)
+        for layer in self.layers:
+            z = z + torch.tanh(layer(z))
+        return self.last(z)
+
+
+class Rates(nn.Module):
+    """Dropout that grows with the depth."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.drops = nn.ModuleList(nn.Dropout(0.1 * i / DEPTH) for i in range(DEPTH))
+
+    def forward(self, z):
+        for i, layer in enumerate(self.layers):
+            z = z + self.drops[i](F.dropout(torch.tanh(layer(z)), 0.01 * i, self.training))
+        return z
+
+
+class Momenta(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(WIDTH, momentum=0.1 / (i + 1)) for i in range(DEPTH))
+
+    def forward(self, z):
+        for layer, norm in zip(self.layers, self.norms):
+            z = z + torch.tanh(norm(layer(z)))
+        return z
+
+
+class Spectral(Loop):
+    def __init__(self):
+        super().__init__()
+        for layer in self.layers:
+            parametrizations.spectral_norm(layer)
+
+
+class Glu(nn.Module):
+    """Halves by slices of a size that is asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, 2 * WIDTH) for _ in range(DEPTH))
+
+    def forward(self, z):
+        for layer in self.layers:
+            y = layer(z)
+            half = y.shape[-1] // 2
+            z = z + y[:, :half] * torch.sigmoid(y[:, half:])
+        return z
+
+
+class GluOfOneSize(Glu):
+    def forward(self, z):
+        half = self.layers[0](z).shape[-1] // 2
+        for layer in self.layers:
+            y = layer(z)
+            z = z + y[:, :half] * torch.sigmoid(y[:, half:])
+        return z
+
+
+class PlainTensors(nn.Module):
+    """Matrices that are neither weights nor buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.matrices = [torch.randn(WIDTH, WIDTH) / 4 for _ in range(DEPTH)]
+
+    def forward(self, z):
+        for matrix in self.matrices:
+            z = z + torch.tanh(z @ matrix)
+        return z
+
+
+class Names(nn.Module):
+    """Lists with the names of what torch.fx and ONNX call theirs."""
+
+    def __init__(self):
+        super().__init__()
+        self.prediction = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.x = nn.ParameterList(nn.Parameter(torch.randn(WIDTH)) for _ in range(DEPTH))
+
+    def forward(self, z):
+        for layer, bias in zip(self.prediction, self.x):
+            z = z + torch.tanh(layer(z) + bias)
+        return z
+
+
+class Scalars(nn.Module):
+    """Norms of layers as scalars of their modules, of a network that is chaotic."""
+
+    def __init__(self, depth=200):
+        super().__init__()
+        self.layers = nn.ModuleList()
+        for i in range(depth):
+            layer = nn.utils.weight_norm(nn.Linear(WIDTH, WIDTH), dim=None)
+            layer.weight_g.data.fill_(5.0 + 5.0 * (i % 2))
+            self.layers.append(layer)
+
+    def forward(self, z):
+        for layer in self.layers:
+            z = torch.tanh(layer(z))
+        return z
+
+
+class Chaos(Scalars):
+    """The same with norms that are equal: nothing is wrong, and nothing can be compared."""
+
+    def __init__(self):
+        super().__init__()
+        for layer in self.layers:
+            layer.weight_g.data.fill_(12.0)
+
+
+class Locked(Loop):
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class Mask(Loop):
+    def forward(self, x, mask=None):
+        y = super().forward(x)
+        return y if mask is None else y * mask
+
+
+def checked(x):
+    assert isinstance(x, torch.Tensor)
+    return x
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.GRU(WIDTH, WIDTH, batch_first=True) for _ in range(DEPTH))
+
+    def forward(self, z):
+        for layer in self.layers:
+            z = torch.tanh(layer(z)[0])
+        return z.softmax(-1)
+
+
+# An empty text: the refusal is a sentence, whatever it names.
+STACKS = {
+    'normalised': (loop(lambda x: (x - 3.0) / 0.5), None),
+    'dropout_rates': (network(Rates, WIDTH), None),
+    'momenta': (network(Momenta, WIDTH), None),
+    'spectral_norm': (network(Spectral), None),
+    'glu': (network(Glu, WIDTH), None),
+    'glu_of_one_size': (network(GluOfOneSize, WIDTH), None),
+    'plain_tensors': (network(PlainTensors, WIDTH), None),
+    'names': (network(Names, WIDTH), None),
+    # A block may clip: only the ends may not.
+    'clipped_blocks': (loop(block=lambda layer, z: (z + layer(z)).clamp(-2, 3)), None),
+    'clipped_inputs': (loop(lambda x: (x / 100).clamp(-10, 10)), 'before the blocks'),
+    'clipped_outputs': (loop(after=lambda y: (0.01 * y).clamp(-1, 1)), 'after the blocks'),
+    'dead_zone': (loop(lambda x: F.hardshrink(x, 1e-3)), 'before the blocks'),
+    'clipped_layer': (network(ClippedLayer), 'before the blocks'),
+    'one_sided_clip': (loop(lambda x: x.clamp(max=5e4)), 'before the blocks'),
+    'angles': (loop(lambda x: torch.remainder(x + 1000, 2000) - 1000), 'before the blocks'),
+    'far_mean': (loop(lambda x: (x - 1e5) / 1.0), 'about the mean that the first layer subtracts'),
+    'pressures': (loop(lambda x: (x - 101325) / 10.0), 'about the mean that the first layer subtracts'),
+    'scalars_of_modules': (network(Scalars, WIDTH), 'differ in a scalar'),
+    'chaos': (network(Chaos, WIDTH), 'as sensitive as that'),
+    'locks': (network(Locked), 'cannot pickle'),
+    'optional_mask': (network(Mask), ''),
+    'assertions': (loop(checked), 'tricky_stacks.py:'),
+    'batches_of_one': (loop(lambda x: x.view(1, INPUTS)), 'a batch of random inputs'),
+    'squeezed': (loop(after=lambda y: y.squeeze()), 'one for each sample'),
+    'sums': (loop(after=lambda y: y.sum()), ''),
+    'numbers_of_classes': (loop(after=lambda y: y.argmax(-1)), ''),
+    'gru': (network(Recurrent, 3, WIDTH), ''),
+}
+
