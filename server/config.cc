@@ -139,7 +139,20 @@ absl::Status CheckWhole(const ServerConfig& config) {
   return CheckSecurity(config);
 }
 
+int64_t TrajectoryBytes(const ServerConfig& config) {
+  return config.gradients ? config.max_trajectory_bytes : 0;
+}
+
+int64_t BodiesBytes(const ServerConfig& config) {
+  return config.rest_listen.empty() ? 0 : RestBodiesBytes(config);
+}
+
 }  // namespace
+
+int64_t BudgetBytes(const ServerConfig& config) {
+  return config.max_queue_bytes + config.max_grpc_memory_bytes + TrajectoryBytes(config) +
+         BodiesBytes(config);
+}
 
 absl::Status FitToMemory(std::optional<int64_t> limit, ServerConfig& config) {
   // An eighth leaves the most for models and their workspaces.
@@ -148,16 +161,13 @@ absl::Status FitToMemory(std::optional<int64_t> limit, ServerConfig& config) {
   for (int64_t* const each : {&config.max_queue_bytes, &config.max_grpc_memory_bytes})
     if (*each < 0) *each = budget;
   if (!limit.has_value()) return absl::OkStatus();
-  const int64_t trajectories = config.gradients ? config.max_trajectory_bytes : 0;
-  const int64_t bodies = config.rest_listen.empty() ? 0 : RestBodiesBytes(config);
-  if (config.max_queue_bytes + config.max_grpc_memory_bytes + trajectories + bodies < *limit)
-    return absl::OkStatus();
-  return InvalidArgument("--max_queue_bytes: expected less than the ", *limit,
-                         " bytes of memory that this process ",
-                         "may have, together with what follows, got ", config.max_queue_bytes,
-                         " + ", config.max_grpc_memory_bytes, " (--max_grpc_memory_bytes) + ",
-                         trajectories, " (--max_trajectory_bytes, with --gradients) + ", bodies,
-                         " (bodies over HTTP, a quarter of --max_queue_bytes, with --rest_listen)");
+  if (BudgetBytes(config) < *limit) return absl::OkStatus();
+  return InvalidArgument(
+      "--max_queue_bytes: expected less than the ", *limit, " bytes of memory that this process ",
+      "may have, together with what follows, got ", config.max_queue_bytes, " + ",
+      config.max_grpc_memory_bytes, " (--max_grpc_memory_bytes) + ", TrajectoryBytes(config),
+      " (--max_trajectory_bytes, with --gradients) + ", BodiesBytes(config),
+      " (bodies over HTTP, a quarter of --max_queue_bytes, with --rest_listen)");
 }
 
 int64_t RestBodiesBytes(const ServerConfig& config) { return config.max_queue_bytes / 4; }

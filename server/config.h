@@ -115,6 +115,9 @@ std::string ConfigText(const ServerConfig& config);
 // checks that the budgets fit into it together. Errors: kInvalidArgument with the sum.
 absl::Status FitToMemory(std::optional<int64_t> limit, ServerConfig& config);
 
+// What queues, gRPC, kept trajectories and bodies over HTTP may hold together; after FitToMemory.
+int64_t BudgetBytes(const ServerConfig& config);
+
 // The budget of bodies over HTTP; max_queue_bytes is known.
 int64_t RestBodiesBytes(const ServerConfig& config);
 

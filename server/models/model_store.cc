@@ -53,6 +53,20 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// What a model takes at least, before it is read.
+int64_t BytesOfFiles(const fs::path& directory) {
+  int64_t bytes = 0;
+  std::error_code error;
+  for (fs::directory_iterator file(directory, error), end; !error && file != end;
+       file.increment(error)) {
+    std::error_code none;
+    if (!file->is_regular_file(none)) continue;
+    const uintmax_t size = file->file_size(none);
+    if (!none) bytes += static_cast<int64_t>(size);
+  }
+  return bytes;
+}
+
 // glibc keeps freed weights and measuring buffers in the heap of whichever thread freed them, so
 // that each load and unload would leave its mark on the resident size. Memory that the last request
 // of a replaced model frees later is given back with the next load.
@@ -169,6 +183,26 @@ std::vector<std::shared_ptr<const LoadedModel>> ModelStore::LoadedVersions(
   return loaded;
 }
 
+// Refuses a model of so many bytes beside those that are loaded. One that it replaces counts too:
+// it serves until the new one does.
+absl::Status ModelStore::CheckRoom(const std::string& place, int64_t bytes) const {
+  if (!options_.max_memory_bytes.has_value()) return absl::OkStatus();
+  int64_t others = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [name, versions] : models_) {
+      for (const auto& [version, entry] : versions) {
+        if (entry.model != nullptr) others += entry.model->model->memory_bytes();
+      }
+    }
+  }
+  if (others + bytes <= *options_.max_memory_bytes) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      StrCat(place, ": takes ", bytes, " bytes beside ", others,
+             " of models that are loaded; the memory of this process leaves ",
+             *options_.max_memory_bytes, " to models"));
+}
+
 absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string& name,
                                                               int64_t version) {
   DEEPPCR_RETURN_IF_ERROR(options_.repository.CheckVersion(name, version));
@@ -176,6 +210,7 @@ absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string&
                            ReadServingFile(options_.repository.FolderOf(name), name));
   const std::string place = StrCat(name, "/", version);
   const std::string directory = options_.repository.FolderOf(name, version).string();
+  DEEPPCR_RETURN_IF_ERROR(CheckRoom(place, BytesOfFiles(directory)));
   const Clock::time_point start = Clock::now();
   const auto progress = [&](LoadNews news, std::string_view text) {
     const bool problem = news == LoadNews::kProblem;
@@ -188,6 +223,7 @@ absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string&
     return absl::UnavailableError("the server is shutting down");
   DEEPPCR_RETURN_IF_ERROR(AsLoadError(loaded.status(), directory, place));
   DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedModel> model, std::move(loaded));
+  DEEPPCR_RETURN_IF_ERROR(CheckRoom(place, model->memory_bytes()));
   if (warm_up_) {
     progress(LoadNews::kStep, "warming up");
     const absl::Status warm = warm_up_(model, stop_);

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,6 +44,8 @@ struct ModelStoreOptions {
   // Readiness also where no model is ready, and where models have failed.
   bool allow_empty = false;
   bool allow_failed = false;
+  // What all models together may hold; a load that would take more is refused. Nothing: no limit.
+  std::optional<int64_t> max_memory_bytes;
   // The time that Unload waits for requests in progress before it answers without them.
   std::chrono::milliseconds unload_patience{30000};
 };
@@ -74,8 +77,8 @@ class ModelStore {
   // Where the policy keeps the latest versions, those below this one that it no longer keeps are
   // withdrawn; requests in progress end on them.
   // Errors: kInvalidArgument (name, version, contents), kNotFound, kFailedPrecondition (a symbolic
-  // link, too large for the limits, cannot be read), kUnavailable (while stopping), kInternal. No
-  // error tells where the repository lies.
+  // link, too large for the limits or beside what is loaded, cannot be read), kUnavailable (while
+  // stopping), kInternal. No error tells where the repository lies.
   absl::StatusOr<ModelStatus> Load(const std::string& name, int64_t version);
 
   // Withdraws a version (0: every one) and waits until the requests in progress have left it.
@@ -121,6 +124,7 @@ class ModelStore {
 
   absl::StatusOr<std::vector<std::string>> ScanRepository();
   std::vector<std::shared_ptr<const LoadedModel>> LoadedVersions(const std::string& name) const;
+  absl::Status CheckRoom(const std::string& place, int64_t bytes) const;
   absl::StatusOr<std::shared_ptr<ServedModel>> Read(const std::string& name, int64_t version);
   absl::StatusOr<ModelStatus> LoadVersion(const std::string& name, int64_t version, bool required);
   void Begin(const std::string& name, int64_t version, bool required);
