@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -65,6 +66,13 @@ int AwaitStop(deeppcr::Server& server) {
 // Stops this process once standard input ends. A thread of its own waits in read() for as long as
 // the process lives.
 void StopWithStdin() {
+  // Where there is none, its number may be that of a descriptor which a library has opened: one of
+  // no kind of file.
+  struct stat about = {};
+  if (fstat(STDIN_FILENO, &about) != 0 || (about.st_mode & S_IFMT) == 0) {
+    kill(getpid(), SIGTERM);
+    return;
+  }
   std::thread([] {
     char ignored[256];
     pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};

@@ -134,6 +134,10 @@ absl::StatusOr<int64_t> CheckWire(google::protobuf::io::ZeroCopyInputStream* byt
                              : InvalidArgument("request: expected a ", type.full_name(),
                                                ", got bytes that are not one");
   }
+  if (reader.newer() != nullptr && reader.newer()->FindFieldByNumber(reader.newer_field())) {
+    return InvalidArgument("request: field ", reader.newer_field(), " of ",
+                           reader.newer()->full_name(), ": expected a value of its type");
+  }
   if (reader.newer() != nullptr) {
     return InvalidArgument("request: field ", reader.newer_field(), " of ",
                            reader.newer()->full_name(),

@@ -96,6 +96,7 @@ class AdmissionTest : public ::testing::Test {
 TEST_F(AdmissionTest, WhoWouldWaitTooLongIsToldAtOnce) {
   // Room for the batch that is computed and a few more, not for sixty.
   const double limit = 12 * BatchSeconds();
+  ASSERT_GT(limit, 0);
   server_ = ServerProcess::Start(repository_.path(),
                                  {"--workers=1", "--max_queue_seconds=" + std::to_string(limit),
                                   "--max_queue=100000", "--shadow_rate=0"});

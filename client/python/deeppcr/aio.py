@@ -160,8 +160,8 @@ class Client:
             for part in await self._parts(model, version, len(rows), options, deadline):
                 states = calls.states_of(initial_states, len(rows), part)
                 request = requests.forward(model, version, rows[part], states, request_id, options)
-                calls.ask_the_same(request, results)
-                response = await self._call("Forward", request, deadline)
+                with calls.of_one_version(request, results):
+                    response = await self._call("Forward", request, deadline)
                 results.append(result_of(response.outputs, response))
         return calls.joined(results)
 
@@ -211,8 +211,8 @@ class Client:
             for _, request in await self._generations(
                 model, n, version, initial_states, request_id, deadline, arguments
             ):
-                calls.ask_the_same(request, results)
-                response = await self._call("Generate", request, deadline)
+                with calls.of_one_version(request, results):
+                    response = await self._call("Generate", request, deadline)
                 results.append(result_of(response.samples, response))
         return calls.joined(results)
 
@@ -234,12 +234,12 @@ class Client:
                 model, n, version, initial_states, request_id, deadline, arguments
             )
             for count, (first, request) in enumerate(wanted, start=1):
-                calls.ask_the_same(request, results)
-                async for event in self._events("StreamGenerate", request, deadline):
-                    if event.HasField("result"):
-                        results.append(result_of(event.result.samples, event.result))
-                    else:
-                        yield Progress.of(event.progress, first)
+                with calls.of_one_version(request, results):
+                    async for event in self._events("StreamGenerate", request, deadline):
+                        if event.HasField("result"):
+                            results.append(result_of(event.result.samples, event.result))
+                        else:
+                            yield Progress.of(event.progress, first)
                 if len(results) != count:
                     raise errors.InternalError("bad reply: the stream ended without a result")
         yield calls.joined(results)

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from deeppcr import arrays
+from deeppcr import arrays, errors
 from deeppcr.requests import ROWS, Generation, Options
 from deeppcr.results import Report, Result
 
@@ -65,10 +67,20 @@ class Deadline:
         return max(self._end - time.monotonic(), 1e-3)
 
 
-def ask_the_same(request: Any, results: list[Result]) -> None:
+@contextlib.contextmanager
+def of_one_version(request: Any, results: list[Result]) -> Iterator[None]:
     """Has later requests of a call ask for the version that answered the first."""
-    if results and not request.version:
-        request.version = results[0].report.model_version  # type: ignore[union-attr]
+    if not results or request.version:
+        yield
+        return
+    request.version = results[0].report.model_version  # type: ignore[union-attr]
+    try:
+        yield
+    except errors.NotFoundError:
+        raise errors.UnavailableError(
+            f"version {request.version} of {request.model!r}, which answered the first samples of "
+            "this call, is served no more: call again"
+        ) from None
 
 
 def joined(results: list[Result]) -> Result:

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
+import os
 import pathlib
+import re
 import secrets
 import ssl
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +98,17 @@ def parse_server(server: str) -> Target:
     return Target(f"ipv{kinds.pop()}:{server}", is_loopback=loopback, is_fleet=True)
 
 
+@contextlib.contextmanager
+def _in_memory(data: bytes) -> Iterator[str]:
+    """The path of a file that is in no folder."""
+    descriptor = os.memfd_create("deeppcr")
+    try:
+        os.write(descriptor, data)
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
 @dataclass(frozen=True)
 class Access:
     """Certificates and the token; none of them is sent in plain text to another machine."""
@@ -133,31 +148,31 @@ class Access:
         def read(path: str | None) -> bytes | None:
             return None if path is None else pathlib.Path(path).read_bytes()
 
-        files = read(self.tls_ca), read(self.tls_key), read(self.tls_cert)
-        self._check_files()
-        return grpc.ssl_channel_credentials(*files)
+        authority, key, certificate = read(self.tls_ca), read(self.tls_key), read(self.tls_cert)
+        assert authority is not None
+        self._check(authority, key, certificate)
+        return grpc.ssl_channel_credentials(authority, key, certificate)
 
-    def _check_files(self) -> None:
+    def _check(self, authority: bytes, key: bytes | None, certificate: bytes | None) -> None:
         """Tells here what gRPC would tell as a server that is not reached."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.set_ciphers("DEFAULT@SECLEVEL=0")  # how long keys are is the server's to judge
-        try:
-            context.load_verify_locations(self.tls_ca)
-            if not context.cert_store_stats()["x509"]:
-                raise ssl.SSLError("no certificate")  # but a list of those that were revoked
-        except ssl.SSLError:
-            raise ValueError(
-                f"tls_ca: expected a file of PEM certificates, got {self.tls_ca}"
-            ) from None
-        if self.tls_cert is None:
+        for block in re.findall(rb"-----BEGIN .*?-----END [^\n]*", authority, re.DOTALL):
+            with contextlib.suppress(ssl.SSLError, ValueError):
+                context.load_verify_locations(cadata=block.decode("ascii"))
+        if not context.cert_store_stats()["x509"]:
+            raise ValueError(f"tls_ca: expected a file of PEM certificates, got {self.tls_ca}")
+        if key is None or certificate is None or not hasattr(os, "memfd_create"):
             return
-        try:
-            context.load_cert_chain(self.tls_cert, self.tls_key, password="")
-        except ssl.SSLError as error:
-            raise ValueError(
-                "tls_cert, tls_key: expected a PEM certificate and its key, without a password, "
-                f"got {self.tls_cert} and {self.tls_key} ({error.reason or error})"
-            ) from None
+        # Copies in memory, as the files may be pipes, which are read once.
+        with _in_memory(certificate) as certificate_path, _in_memory(key) as key_path:
+            try:
+                context.load_cert_chain(certificate_path, key_path, password="")
+            except ssl.SSLError as error:
+                raise ValueError(
+                    "tls_cert, tls_key: expected a PEM certificate and its key, without a "
+                    f"password, got {self.tls_cert} and {self.tls_key} ({error.reason or error})"
+                ) from None
 
     def advice(self, details: str) -> str:
         """What is wrong where gRPC says these details of a connection; empty if that is all."""

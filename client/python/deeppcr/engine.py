@@ -12,6 +12,7 @@ import ctypes
 import ctypes.util
 import importlib.util
 import math
+import numbers
 import os
 import pathlib
 import weakref
@@ -157,11 +158,12 @@ def _destroy(function: Any, handle: ctypes.c_void_p) -> None:
 
 def _labels(value: Any) -> Any:
     array = np.asarray(value)
-    if array.dtype.kind not in "iu":
+    if array.size and array.dtype.kind not in "iu":
         raise TypeError(f"class_labels: expected integers, got {array.dtype}")
     limits = np.iinfo(np.int32)
     if array.size and not limits.min <= array.min() <= array.max() <= limits.max:
-        raise ValueError(f"class_labels: expected integers of 32 bits, got {array.max()}")
+        wrong = array.min() if array.min() < limits.min else array.max()
+        raise ValueError(f"class_labels: expected integers of 32 bits, got {wrong}")
     return np.ascontiguousarray(array, np.int32).reshape(-1)
 
 
@@ -319,9 +321,10 @@ def _run_options(options: RunArguments) -> Any:
         if name == "solver":
             values[name] = str(value).encode()
         elif name == "timeout":
-            if not (isinstance(value, (int, float)) and 0 < value < math.inf):
+            seconds = float(value) if isinstance(value, numbers.Real) else math.nan
+            if not 0 < seconds < math.inf:
                 raise ValueError(f"timeout: expected a number of seconds above 0, got {value}")
-            values["timeout_seconds"] = value
+            values["timeout_seconds"] = seconds
         elif name in enums:
             known = _guesses(enums[name])
             if value not in known:

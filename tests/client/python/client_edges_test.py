@@ -88,7 +88,7 @@ class SplitTest(unittest.TestCase):
                         if isinstance(event, deeppcr.Progress):
                             other.unload('digits-class', 2)
                             break
-                    with self.assertRaises(deeppcr.NotFoundError):
+                    with self.assertRaisesRegex(deeppcr.UnavailableError, 'version 2 .* call again'):
                         list(events)
                     self.assertEqual(client.generate('digits-class', MOST + 1,
                                                      class_labels=[1]).report.model_version, 1)
@@ -238,6 +238,15 @@ class MachineTest(unittest.TestCase):
             while '"event":"stopped"' not in (pathlib.Path(path) / 'log').read_text():
                 self.assertLess(time.monotonic(), end, f'server {pid} lives on')
                 time.sleep(0.05)
+
+    def test_a_server_without_any_input_stops_if_it_is_to_stop_with_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            repository(folder, 'digits-mlp')
+            result = subprocess.run(
+                ['sh', '-c', 'exec "$0" --stop_with_stdin --listen=127.0.0.1:0 --http_listen=127.0.0.1:0 '
+                 f'--model_repository={folder} <&-', SERVER], capture_output=True, timeout=60,
+                check=False)
+            self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_a_fork_leaves_the_server_of_its_parent(self):
         with tempfile.TemporaryDirectory() as folder:

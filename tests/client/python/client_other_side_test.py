@@ -136,6 +136,26 @@ class TlsTest(unittest.TestCase):
                     kind('localhost:1', tls_ca=authority, tls_cert=path('user.pem'), tls_key=path(key))
 
 
+    def test_files_may_be_pipes_and_bundles_may_have_broken_parts(self):
+        pipes = {}
+        for name in ('authority.pem', 'user.pem', 'user.key'):
+            pipes[name] = path(f'{name}.pipe')
+            os.mkfifo(pipes[name])
+            content = pathlib.Path(path(name)).read_bytes()
+            threading.Thread(target=pathlib.Path(pipes[name]).write_bytes, args=(content,)).start()
+        bundle = path('bundle.pem')
+        authority = pathlib.Path(path('authority.pem')).read_text()
+        pathlib.Path(bundle).write_text(f'Größe\n{authority}-----BEGIN CERTIFICATE-----\nAAAA\n'
+                                        '-----END CERTIFICATE-----\n')
+        with serve(tls_client_ca=path('authority.pem'), **self.tls) as server:
+            with server.client(tls_ca=pipes['authority.pem'], tls_cert=pipes['user.pem'],
+                               tls_key=pipes['user.key']) as client:
+                self.assertEqual(len(client.models()), 2)
+            with server.client(tls_ca=bundle, tls_cert=path('user.pem'),
+                               tls_key=path('user.key')) as client:
+                self.assertEqual(len(client.models()), 2)
+
+
 class RestartTest(unittest.TestCase):
 
     def test_a_client_outlives_its_server(self):

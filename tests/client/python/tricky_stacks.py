@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from odd_stacks import DEPTH, INPUTS, WIDTH, Loop, network
+from odd_stacks import DEPTH, INPUTS, OUTPUTS, WIDTH, Loop, network
 
 
 def loop(before=None, after=None, block=None):
@@ -50,6 +50,64 @@ class Rates(nn.Module):
         for i, layer in enumerate(self.layers):
             z = z + self.drops[i](F.dropout(torch.tanh(layer(z)), 0.01 * i, self.training))
         return z
+
+
+class Residual(nn.Module):
+    def __init__(self, drop):
+        super().__init__()
+        self.layer, self.drop = nn.Linear(WIDTH, WIDTH), drop
+
+    def forward(self, z):
+        return z + self.drop(torch.tanh(self.layer(z)))
+
+
+class RateOfAModule(Residual):
+    def forward(self, z):
+        return z + F.dropout(torch.tanh(self.layer(z)), p=self.drop.p, training=self.training)
+
+
+def one_dropout(block):
+    """Blocks that share what drops, as one module."""
+
+    def make():
+        drop = nn.Dropout(0.1)
+        return nn.Sequential(nn.Linear(INPUTS, WIDTH), *(block(drop) for _ in range(DEPTH)),
+                             nn.Linear(WIDTH, OUTPUTS))
+
+    return network(make)
+
+
+def low_rank():
+    """A first layer whose directions rounding alone tells apart."""
+    return nn.Sequential(nn.Linear(32, 4), nn.Linear(4, WIDTH),
+                         *(Residual(nn.Identity()) for _ in range(DEPTH)))
+
+
+def one_output(seed):
+    def make():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(8, 32), *(Deep() for _ in range(DEPTH)), nn.Linear(32, 1))
+
+    return network(make, 8)
+
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+
+    def forward(self, z):
+        return z + torch.tanh(self.layer(z))
+
+
+class InPlaceStatement(Loop):
+    def forward(self, x):
+        z = self.first(x)
+        for layer in self.layers:
+            y = layer(z)
+            F.relu(y, inplace=True)
+            z = z + y
+        return self.last(z)
 
 
 class Momenta(nn.Module):
@@ -182,10 +240,14 @@ class Recurrent(nn.Module):
         return z.softmax(-1)
 
 
-# An empty text: the refusal is a sentence, whatever it names.
 STACKS = {
     'normalised': (loop(lambda x: (x - 3.0) / 0.5), None),
     'dropout_rates': (network(Rates, WIDTH), None),
+    'one_dropout': (one_dropout(Residual), None),
+    'rate_of_a_module': (one_dropout(RateOfAModule), None),
+    'low_rank': (network(low_rank, 32), None),
+    **{f'one_output_{seed}': (one_output(seed), None) for seed in range(6)},
+    'in_place_statement': (network(InPlaceStatement), 'in-place operation'),
     'momenta': (network(Momenta, WIDTH), None),
     'spectral_norm': (network(Spectral), None),
     'glu': (network(Glu, WIDTH), None),
@@ -205,12 +267,12 @@ STACKS = {
     'scalars_of_modules': (network(Scalars, WIDTH), 'differ in a scalar'),
     'chaos': (network(Chaos), 'as sensitive as that'),
     'locks': (network(Locked), 'cannot pickle'),
-    'optional_mask': (network(Mask), ''),
+    'optional_mask': (network(Mask), 'NoneType'),
     'assertions': (loop(checked), 'tricky_stacks.py:'),
     'batches_of_one': (loop(lambda x: x.view(1, INPUTS)), 'a batch of random inputs'),
     'squeezed': (loop(after=lambda y: y.squeeze()), 'one for each sample'),
-    'sums': (loop(after=lambda y: y.sum()), ''),
-    'numbers_of_classes': (loop(after=lambda y: y.argmax(-1)), ''),
-    'gru': (network(Recurrent, 3, WIDTH), ''),
+    'sums': (loop(after=lambda y: y.sum()), 'one for each sample'),
+    'numbers_of_classes': (loop(after=lambda y: y.argmax(-1)), 'got torch.int64'),
+    'gru': (network(Recurrent, 3, WIDTH), 'tuple'),
 }
 

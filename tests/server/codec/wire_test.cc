@@ -89,7 +89,8 @@ TEST(WireTest, RefusesWhatANewerClientAsksFor) {
               "field 1 of deeppcr.v1.ListModelsRequest");
   // The parser would take neither a float for a double nor a number for a name.
   ExpectError(Check<v1::SolverOptions>(std::string("\x15\0\0\xa0\x40", 5)),
-              absl::StatusCode::kInvalidArgument, "field 2 of deeppcr.v1.SolverOptions");
+              absl::StatusCode::kInvalidArgument,
+              "field 2 of deeppcr.v1.SolverOptions: expected a value of its type");
   ExpectError(Check<v1::SolverOptions>("\x08\x01"), absl::StatusCode::kInvalidArgument,
               "field 1 of deeppcr.v1.SolverOptions");
 }

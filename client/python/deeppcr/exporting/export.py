@@ -37,6 +37,14 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _recording = threading.Lock()
 
 
+def _forget_other_exports() -> None:
+    global _recording
+    _recording = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_other_exports)
+
+
 def _in_float32(module: Any, example: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
     """A module of half or double precision and its example as the server computes them."""
     import torch
@@ -88,11 +96,15 @@ def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings as JSON has them, which may be scalars of NumPy or PyTorch."""
 
     def scalar(value: Any) -> Any:
-        if getattr(value, "ndim", 1) == 0:
-            return value.item()
+        number = value.item() if getattr(value, "ndim", 1) == 0 else value
+        if isinstance(number, (bool, int, float, str)):
+            return number
         raise ExportError(f"settings: expected values of JSON, got {value!r}")
 
-    plain: dict[str, Any] = json.loads(json.dumps(settings, default=scalar))
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(settings, default=scalar))
+    except (TypeError, ValueError) as error:
+        raise ExportError(f"settings: expected values of JSON: {error}") from error
     return plain
 
 

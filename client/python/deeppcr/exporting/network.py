@@ -82,10 +82,12 @@ def _compared_inputs(example: Any, first: tuple[Any, Any] | None) -> dict[str, A
         inputs["outputs of inputs such as the example"] = example * (1 + 0.1 * noise)
     if first is not None:
         weight, bias = (torch.from_numpy(each).double() for each in first)
-        root = torch.linalg.lstsq(weight, -bias[:, None], driver="gelsd").solution[:, 0]
-        size = weight.norm(dim=0).clamp(min=1e-30) * weight.shape[1] ** 0.5
-        noise = torch.randn(_CHECK_SAMPLES, len(root), generator=generator).double()
-        centred = (root + noise / size).float()
+        size = weight.norm(dim=0)
+        size[size == 0] = 1
+        # Directions that rounding alone tells apart are no part of a mean.
+        solved = torch.linalg.lstsq(weight / size, -bias[:, None], rcond=1e-4, driver="gelsd")
+        noise = torch.randn(_CHECK_SAMPLES, len(size), generator=generator).double()
+        centred = ((solved.solution[:, 0] + noise / len(size) ** 0.5) / size).float()
         if torch.isfinite(centred).all():
             inputs["outputs of inputs about the mean that the first layer subtracts"] = (
                 centred.reshape(-1, *example.shape[1:])
@@ -94,7 +96,7 @@ def _compared_inputs(example: Any, first: tuple[Any, Any] | None) -> dict[str, A
 
 
 def _difference(module: Any, inputs: Any, answers: Any) -> Difference:
-    own = module(inputs).reshape(len(inputs), -1).numpy()
+    own = module(inputs).reshape(len(inputs), -1).float().numpy()
     exact, reference = own, "float32"
     try:
         with floats_are_double():

@@ -49,21 +49,41 @@ def _widen_constants(model: Any) -> None:
                 setattr(module, name, value.double())
 
 
-def _leave_out_dropout(graph: Any) -> None:
+def _leave_out_dropout(model: Any, graph: Any) -> None:
     """Of a module that is evaluated it is nothing, and its rates are no part of a layer."""
+    import torch
     import torch.nn.functional as functional
 
-    dropouts = {
-        each: getattr(functional, each)
-        for each in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout")
-        if hasattr(functional, each)
-    }
+    names = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout")
+    functions = [getattr(functional, name) for name in names if hasattr(functional, name)]
     for node in list(graph.nodes):
-        if node.op == "call_function" and node.target in dropouts.values():
-            given = dict(zip(("input", "p", "training"), node.args, strict=False)) | node.kwargs
-            if given.get("training") is False:
-                node.replace_all_uses_with(given["input"])
-                graph.erase_node(node)
+        given = dict(zip(("input", "p", "training"), node.args, strict=False)) | node.kwargs
+        is_module = node.op == "call_module" and isinstance(
+            model.get_submodule(node.target), torch.nn.modules.dropout._DropoutNd
+        )
+        is_function = node.op == "call_function" and node.target in functions
+        if is_module or (is_function and given.get("training") is False):
+            node.replace_all_uses_with(given["input"])
+            graph.erase_node(node)
+
+
+def _changes_in_place(node: Any) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    by_name = node.op == "call_method" and name.endswith("_") and not name.endswith("__")
+    by_operator = node.op == "call_function" and name in ("iadd", "isub", "imul", "itruediv")
+    return by_name or by_operator or node.kwargs.get("inplace") is True
+
+
+def _leave_out_unused(graph: Any) -> None:
+    """Operations whose results nobody uses. Errors: ExportError for those that change others'."""
+    for node in reversed(list(graph.nodes)):
+        if node.users or not node.op.startswith("call_"):
+            continue
+        if _changes_in_place(node):
+            raise ExportError(
+                f"{node.name}: expected the result of an in-place operation to be used"
+            )
+        graph.erase_node(node)
 
 
 def record(model: Any, example: Any) -> Recorded:
@@ -77,14 +97,12 @@ def record(model: Any, example: Any) -> Recorded:
     except Exception as error:  # whatever the module does with what it is given
         raise ExportError(f"{_source_line(error)}{first_line(error)}") from error
     graph = traced.graph
-    _leave_out_dropout(graph)
+    _leave_out_dropout(model, graph)
     for node in graph.nodes:
         name = str(node.target)
         if node.op == "call_method" and name in ("item", "tolist", "numpy"):
             raise ExportError(f"{name}(): the way through the network depends on values")
-        if node.op == "call_method" and name.endswith("_") and not node.users:
-            raise ExportError(f"{name}(): expected the result of an in-place operation to be used")
-    graph.eliminate_dead_code()
+    _leave_out_unused(graph)
     values: dict[Any, Any] = {}
 
     class Recorder(torch.fx.Interpreter):  # type: ignore[misc]
@@ -104,6 +122,10 @@ def record(model: Any, example: Any) -> Recorded:
     output = end.args[0]
     if not isinstance(output, torch.fx.Node):
         raise ExportError(f"outputs: expected one tensor, got a {type(values[end]).__name__}")
+    result = values[output]
+    if not isinstance(result, torch.Tensor) or not result.is_floating_point() or not result.ndim:
+        kind = str(result.dtype) if isinstance(result, torch.Tensor) else type(result).__name__
+        raise ExportError(f"outputs: expected a tensor of floats, one for each sample, got {kind}")
     depends = {placeholder}
     for node in graph.nodes:
         # Sizes are those of one sample, whatever they are sizes of.

@@ -20,7 +20,7 @@ class ExportError(DeepPcrError):
 
 @dataclass(frozen=True)
 class Difference:
-    """How far answers are from the module's, by the largest relative error of a sample."""
+    """How far answers are from the module's, relative to the largest of those compared at once."""
 
     error: float  # of the server
     torch_error: float  # of PyTorch in float32; 0 against itself

@@ -89,11 +89,11 @@ def _stack_at(recorded: Recorded, period: Period) -> Stack:
 
 
 def _simplified(model: Any) -> Any:
-    """The module with weights in place of what computes them, and nothing in place of dropout."""
+    """The module with weights in place of what computes them."""
     import torch
     from torch.nn.utils import parametrize
 
-    for name, module in list(model.named_modules()):
+    for module in model.modules():
         if parametrize.is_parametrized(module):
             weights = {each: getattr(module, each) for each in module.parametrizations}
             # Its class is that of the original too, so that it is left and not changed.
@@ -101,9 +101,6 @@ def _simplified(model: Any) -> Any:
             del module.parametrizations
             for each, value in weights.items():
                 module.register_parameter(each, torch.nn.Parameter(value.detach()))
-        if isinstance(module, torch.nn.modules.dropout._DropoutNd) and name:
-            parent, _, last = name.rpartition(".")
-            setattr(model.get_submodule(parent), last, torch.nn.Identity())
     return model
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import os
 import pathlib
 import threading
 import warnings
@@ -72,6 +73,20 @@ def _float(tensor: Any, *args: Any, **kwargs: Any) -> Any:
     if _widening.depth or narrow is None:
         return torch.Tensor.double(tensor, *args, **kwargs)
     return narrow(tensor, *args, **kwargs)
+
+
+def _forget_other_threads() -> None:
+    """A fork has none of them, and what they held it would wait for."""
+    global _widening_lock, _widening_threads
+    _widening_lock = threading.Lock()
+    _widening_threads = min(_widening.depth, 1)
+    if _widening_threads == 0 and _narrow_float is not None:
+        import torch
+
+        torch.Tensor.float = _narrow_float
+
+
+os.register_at_fork(after_in_child=_forget_other_threads)
 
 
 @contextlib.contextmanager

@@ -34,6 +34,17 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
+def _tensor_of(name: str, value: Any) -> Any:
+    import torch
+
+    if not isinstance(value, np.ndarray):
+        return value
+    try:
+        return torch.from_numpy(np.ascontiguousarray(value, value.dtype.newbyteorder("=")))
+    except TypeError as error:
+        raise ExportError(f"weights: {name}: {first_line(error)}") from error
+
+
 def with_weights(
     module: Any, weights: Mapping[str, Any] | str | os.PathLike[str], prefix: str
 ) -> Any:
@@ -60,9 +71,7 @@ def with_weights(
             kind = type(found).__name__
             raise ExportError(f"weights: expected a state_dict as {key!r}, got a {kind}")
     state = {
-        str(name)[len(prefix) :]: torch.from_numpy(value)
-        if isinstance(value, np.ndarray)
-        else value
+        str(name)[len(prefix) :]: _tensor_of(str(name), value)
         for name, value in found.items()
         if str(name).startswith(prefix)
     }
