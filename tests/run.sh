@@ -184,14 +184,15 @@ tsan_tests() {
 # fibers: cuda_kernels_test, cuda_diffusion_test and cuda_wide_propagation_test take the same memory
 # through the same kernels. Leaves out most of the demo models, whose requests integration tests send to
 # smaller ones, tests of scripts, which run no code of ours, the overload test, which needs a
-# server at full speed: a slow one does not fill its queue in a few seconds, and the test that loads
-# libdeeppcr into a Python, which has no AddressSanitizer in it.
+# server at full speed: a slow one does not fill its queue in a few seconds, the live scrape, whose
+# pairs are measured only where they take a quarter of a second, and tests that load libdeeppcr into
+# a Python, which has no AddressSanitizer in it.
 asan_tests() {
   # The quarantine counts as memory of the server, and a test bounds that memory.
   local options=strict_init_order=1:quarantine_size_mb=64
   # Frames that are kept after their return cost the executor's fibers five times the time.
   local on_fibers='cuda_(kernels|diffusion|wide_propagation)'
-  local left_out='cuda_(backend|conformance)|demo|demo_plans|deploy_.*|digits_ddpm|gpu_.*|model_gradients|overload'
+  local left_out='cuda_(backend|conformance)|demo|demo_plans|deploy_.*|digits_ddpm|gpu_.*|live_scrape|model_gradients|overload|python_engine'
   local -x UBSAN_OPTIONS=print_stacktrace=1
   ASAN_OPTIONS="$options:detect_stack_use_after_return=1" \
     run_ctest build/asan -LE slow -E "^($on_fibers|$left_out)_test\$" &&
