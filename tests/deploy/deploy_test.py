@@ -504,6 +504,12 @@ class DockerfileTest(unittest.TestCase):
         self.assertTrue(any(line.startswith('RUN deploy/build.sh ') for line in runs))
         self.assertFalse([line for line in runs if 'cmake ' in line])
 
+    def test_what_it_starts_is_installed(self):
+        binary, = json.loads(self.instruction(self.final, 'ENTRYPOINT'))
+        installed = re.findall(r'install\(TARGETS (\S+) RUNTIME\)', ''.join(
+            (ROOT / folder / 'CMakeLists.txt').read_text() for folder in ('server', 'client')))
+        self.assertIn(pathlib.PurePath(binary).name, installed)
+
     def test_runs_as_nobody_special(self):
         user = self.instruction(self.final, 'USER')
         self.assertRegex(user, r'^[1-9]\d*:[1-9]\d*$')

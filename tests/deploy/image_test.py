@@ -147,6 +147,7 @@ class ImageTest(unittest.TestCase):
                 yield int(folder.name)
 
     def test_holds_what_packages_own_and_no_compiler(self):
+        self.assertEqual(self.inside('ls', '/usr/local/bin').split(), ['deeppcr', 'deeppcr-server'])
         # What a scanner makes its bill of materials of: each library is of a package that it lists.
         listed = self.inside('dpkg-query', '-W', '-f', '${binary:Package}\\n').split()
         for package in ('libgrpc++1.51', 'libprotobuf32', 'zlib1g'):
