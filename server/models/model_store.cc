@@ -53,15 +53,12 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// What a model takes at least, before it is read.
+// What a model takes at least, before it is read: the folder of a hub may hold other files beside.
 int64_t BytesOfFiles(const fs::path& directory) {
   int64_t bytes = 0;
-  std::error_code error;
-  for (fs::directory_iterator file(directory, error), end; !error && file != end;
-       file.increment(error)) {
+  for (const char* const name : {"model.safetensors", "denoiser.onnx", "block.onnx"}) {
     std::error_code none;
-    if (!file->is_regular_file(none)) continue;
-    const uintmax_t size = file->file_size(none);
+    const uintmax_t size = fs::file_size(directory / name, none);
     if (!none) bytes += static_cast<int64_t>(size);
   }
   return bytes;
