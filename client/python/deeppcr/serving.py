@@ -30,8 +30,11 @@ class ServerError(DeepPcrError):
     """The server ended, or did not start; the message has the last lines of its log."""
 
 
-def find_server(binary: str | os.PathLike[str] | None = None) -> pathlib.Path:
-    """The argument, DEEPPCR_SERVER_BINARY, PATH, deeppcr_server, or the build of a checkout."""
+def server_at_hand(binary: str | os.PathLike[str] | None = None) -> pathlib.Path | None:
+    """The argument, DEEPPCR_SERVER_BINARY, PATH, deeppcr_server, or the build of a checkout.
+
+    None if there is none. Errors: FileNotFoundError if one is named that is not there.
+    """
     for named in (binary, os.environ.get("DEEPPCR_SERVER_BINARY")):
         if named:
             path = pathlib.Path(named)
@@ -52,7 +55,15 @@ def find_server(binary: str | os.PathLike[str] | None = None) -> pathlib.Path:
             path = folder / "build" / preset / "server" / "deeppcr-server"
             if path.is_file():
                 return path
-    raise FileNotFoundError(HOW_TO_GET_IT)
+    return None
+
+
+def find_server(binary: str | os.PathLike[str] | None = None) -> pathlib.Path:
+    """As server_at_hand. Errors: FileNotFoundError if there is none, with how to get one."""
+    found = server_at_hand(binary)
+    if found is None:
+        raise FileNotFoundError(HOW_TO_GET_IT)
+    return found
 
 
 def _end(

@@ -19,6 +19,7 @@ from torch import nn
 
 import installed
 import odd_stacks
+import sized_stacks
 import tricky_stacks
 
 installed.sources_on_path()
@@ -43,7 +44,7 @@ class ExportStackTest(unittest.TestCase):
         return deeppcr.export(module, None, self.folder / name, example=example, binary=SERVER, **how)
 
     def test_odd_stacks_are_exported_right_or_refused_by_name(self):
-        for name, (make, refusal) in {**odd_stacks.STACKS, **tricky_stacks.STACKS}.items():
+        for name, (make, refusal) in {**odd_stacks.STACKS, **tricky_stacks.STACKS, **sized_stacks.STACKS}.items():
             with self.subTest(name):
                 module, example = make()
                 before = {key: value.clone() for key, value in module.state_dict().items()}

@@ -267,7 +267,7 @@ STACKS = {
     'scalars_of_modules': (network(Scalars, WIDTH), 'differ in a scalar'),
     'chaos': (network(Chaos), 'as sensitive as that'),
     'locks': (network(Locked), 'cannot pickle'),
-    'optional_mask': (network(Mask), 'NoneType'),
+    'optional_mask': (network(Mask), None),
     'assertions': (loop(checked), 'tricky_stacks.py:'),
     'batches_of_one': (loop(lambda x: x.view(1, INPUTS)), 'a batch of random inputs'),
     'squeezed': (loop(after=lambda y: y.squeeze()), 'one for each sample'),

@@ -32,9 +32,9 @@ tags: [deeppcr]
 
 A {report.model}, made of `{source}` by `deeppcr.export` and served by DeepPCR Serve.
 
-When it was exported, the server's answers were off by {report.error:.1e} from the module's in
-{report.reference}, those of PyTorch in float32 by {report.torch_error:.1e} (largest relative
-error of a sample).
+When it was exported, answers of {report.answers} were off by {report.error:.1e} from those of the
+module in {report.reference}, and PyTorch's in float32 by {report.torch_error:.1e}, relative to the
+largest of the numbers that were compared at once.
 
 ```python
 import deeppcr

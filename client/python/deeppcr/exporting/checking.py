@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks a server what it makes of a folder, and compares its answers with those of a module."""
+"""Asks a server what is wrong with a folder, and compares answers with those of a module."""
 
 from __future__ import annotations
 
@@ -41,39 +41,31 @@ def validate(
     return lines[1:] or lines or [f"--check ended with status {result.returncode}"]
 
 
-def check_folder(folder: pathlib.Path, binary: pathlib.Path) -> None:
-    problems = validate(folder, binary)
-    if problems:
-        raise ExportError("; ".join(problems))
-
-
-def difference_of(answers: Any, own: Any, exact: Any, reference: str) -> Difference | None:
-    """Of the samples [n, ..] whose numbers PyTorch's float32 has; None if it has of none.
+def compared(answers: Any, own: Any, exact: Any, reference: str, what: str) -> Difference:
+    """The samples [n, ..] `what`, of those whose numbers PyTorch's float32 has.
 
     Errors are relative to the largest number of all samples: of one output, a sample may be near 0.
+    Errors: ExportError beyond 1e-5 and twice the error of PyTorch itself.
     """
     known = np.isfinite(exact).all(axis=1) & np.isfinite(own).all(axis=1)
     if not known.any():
-        return None
+        raise ExportError(f"{what}: expected numbers of the module, got none that is finite")
     scale = np.abs(exact[known]).max() or 1.0
 
     def error_of(values: Any) -> float:
         error = np.abs(values[known] - exact[known]).max() / scale
         return float(error) if np.isfinite(error) else float("inf")
 
-    return Difference(error_of(answers), error_of(own), reference)
-
-
-def check_difference(difference: Difference, answers: str) -> None:
-    """At most 1e-5, or twice the error of PyTorch itself."""
-    if not difference.torch_error <= _MOST_TORCH_ERROR:
+    found = Difference(error_of(answers), error_of(own), reference)
+    if not found.torch_error <= _MOST_TORCH_ERROR:
         raise ExportError(
-            f"{answers} of PyTorch in float32 are off by {difference.torch_error:.1e} of those in "
+            f"{what} of PyTorch in float32 are off by {found.torch_error:.1e} of those in "
             "float64: a module as sensitive as that, or that computes in lower precision by "
             "itself, cannot be compared"
         )
-    if not difference.error <= max(_ROUNDING, 2 * difference.torch_error):
+    if not found.error <= max(_ROUNDING, 2 * found.torch_error):
         raise ExportError(
-            f"the exported model differs from the module: {answers} are off by "
-            f"{difference.error:.1e}, those of PyTorch in float32 by {difference.torch_error:.1e}"
+            f"the exported model differs from the module: {what} are off by "
+            f"{found.error:.1e}, those of PyTorch in float32 by {found.torch_error:.1e}"
         )
+    return found

@@ -7,20 +7,18 @@ The module goes through torch.onnx into denoiser.onnx.
 from __future__ import annotations
 
 import copy
-import json
+import functools
 import math
 import pathlib
-import shutil
 from typing import Any
 
 import numpy as np
 
-from deeppcr.exporting.checking import check_difference, difference_of
+from deeppcr.exporting.answers import Answers
+from deeppcr.exporting.checking import compared
 from deeppcr.exporting.network import check_samples_are_alone
 from deeppcr.exporting.report import Difference, ExportError
-from deeppcr.exporting.tracing import floats_are_double, module_errors, write_onnx
-from deeppcr.safetensors_file import write_safetensors
-from deeppcr.serving import serve
+from deeppcr.exporting.tracing import floats_are_double, module_errors
 
 _CHECK_SAMPLES = 8
 
@@ -131,110 +129,36 @@ def _reference(module: Denoiser, states: Any, times: Any, condition: Any) -> tup
     return module(states, times, condition).numpy(), "float32"
 
 
-def _table_of_predictions(times: list[float]) -> dict[str, Any]:
-    """Steps that answer with the prediction itself, which so shows for any state and time.
-
-    Each is followed by one that draws a new state, of one of three sizes.
-    """
-    zero = np.zeros(2 * len(times))
-    table = {name: zero for name in ("x0_z", "x0_m", "z_z", "z_x0")}
-    draws = np.tile([0.0, 1.0], len(times))
-    sizes = np.resize([1.0, 1.0, 3.0, 3.0, 0.3, 0.3], 2 * len(times))
-    return table | {
-        "z_m": 1.0 - draws,
-        "sigma": draws * sizes,
-        "time": np.repeat(np.array(times, np.float64), 2),
-    }
-
-
-def _write_check(
-    folder: pathlib.Path, config: dict[str, Any], table: dict[str, Any]
-) -> pathlib.Path:
-    """The model of `folder` with other steps, in a folder beside it."""
-    check = folder.parent / "check"
-    shutil.rmtree(check, ignore_errors=True)
-    shutil.copytree(folder, check)
-    (check / "scheduler_config.json").unlink(missing_ok=True)
-    write_safetensors(check / "step_table.safetensors", table)
-    of_other_steps = (
-        "num_inference_steps",
-        "eta",
-        "use_clipped_model_output",
-        "mu",
-        "diffusers_compatible",
-    )
-    settings = {key: value for key, value in config.items() if key not in of_other_steps}
-    settings["num_inference_steps"] = len(table["time"])
-    (check / "config.json").write_text(json.dumps(settings))
-    return check
-
-
-def _compare(
-    module: Denoiser,
-    check: pathlib.Path,
-    times: list[float],
-    num_classes: int,
-    decoder: Any,
-    binary: pathlib.Path,
-) -> Difference:
-    import torch
-
-    states, condition = _random_inputs(module.example, _CHECK_SAMPLES, num_classes)
-    given: dict[str, Any] = {}
-    if condition is not None:
-        key = "class_labels" if num_classes else "conditioning"
-        given[key] = (
-            condition.numpy() if num_classes else condition.reshape(len(states), -1).numpy()
-        )
-    with serve(model_dir=check, model_name="check", binary=binary) as server:
-        result = server.client(timeout=300).generate(
-            "check",
-            initial_noise=states.numpy(),
-            solver="sequential",
-            seed=1,
-            return_trajectory=True,
-            **given,
-        )
-    trajectory = result.trajectory
-    assert trajectory is not None
-    difference: Difference | None = None
-    for i, time in enumerate(times):
-        before = torch.from_numpy(trajectory[:, 2 * i].copy())
-        at = torch.full((len(before),), time)
-        exact, reference = _reference(module, before, at, condition)
-        own = module(before, at, condition).numpy()
-        found = difference_of(trajectory[:, 2 * i + 1], own, exact, reference)
-        if found is None:
-            raise ExportError(f"outputs: the module gives no numbers at time {time:g}")
-        check_difference(found, f"predictions at time {time:g}")
-        difference = found.joined(difference) if difference else found
-    if decoder is not None:
-        last = torch.from_numpy(trajectory[:, -1].copy())
-        exact = copy.deepcopy(decoder).double()(last.double()).numpy()
-        found = difference_of(np.asarray(result), decoder(last).numpy(), exact, "float64")
-        if found is None:
-            raise ExportError("outputs: the decoder gives no numbers")
-        check_difference(found, "outputs of the decoder")
-        difference = found.joined(difference) if difference else found
-    assert difference is not None
-    return difference
-
-
 def compare_predictions(
     module: Denoiser,
     folder: pathlib.Path,
     config: dict[str, Any],
     times: list[float],
     decoder: Any,
-    binary: pathlib.Path,
+    answers: Answers,
 ) -> Difference:
-    """The predictions of a server on what is in `folder`, against those of the module."""
-    check = _write_check(folder, config, _table_of_predictions(times))
-    difference = None
-    for half in module.halves():
-        if half is not module:
-            write_onnx(half.module, half.example, check / "denoiser.onnx")
-        found = _compare(half, check, times, config.get("num_classes", 0), decoder, binary)
-        difference = found.joined(difference) if difference else found
-    assert difference is not None
-    return difference
+    """The predictions made of what is in `folder`, against those of the module."""
+    import torch
+
+    num_classes = config.get("num_classes", 0)
+    states, condition = _random_inputs(module.example, _CHECK_SAMPLES, num_classes)
+    given = None
+    if condition is not None:
+        given = (condition if num_classes else condition.reshape(len(states), -1)).numpy()
+    found = answers.predictions(module, folder, config, times, states.numpy(), given)
+    differences: list[Difference] = []
+    for time, at, predicted in zip(times, found.states, found.predictions, strict=True):
+        rows = torch.from_numpy(at)
+        of_rows = torch.full((len(rows),), time)
+        exact, reference = _reference(module, rows, of_rows, condition)
+        own = module(rows, of_rows, condition).numpy()
+        # Prediction and variance have sizes of their own.
+        for half in np.split(np.arange(exact.shape[1]), 2 if module.learned else 1):
+            columns = (predicted[:, half], own[:, half], exact[:, half])
+            differences.append(compared(*columns, reference, f"predictions at time {time:g}"))
+    if decoder is not None:
+        last = torch.from_numpy(found.last)
+        exact = copy.deepcopy(decoder).double()(last.double()).numpy()
+        own = decoder(last).numpy()
+        differences.append(compared(found.outputs, own, exact, "float64", "outputs of the decoder"))
+    return functools.reduce(Difference.joined, differences)

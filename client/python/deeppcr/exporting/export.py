@@ -14,11 +14,15 @@ import re
 import shutil
 import tempfile
 import threading
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from deeppcr.exporting import answers_of_numpy
+from deeppcr.exporting.answers import Answers
+from deeppcr.exporting.answers_of_numpy import NumPyAnswers
+from deeppcr.exporting.answers_of_server import ServerAnswers
 from deeppcr.exporting.card import write_card
-from deeppcr.exporting.checking import check_folder
 from deeppcr.exporting.decoder import decoder_tensors
 from deeppcr.exporting.denoiser import Denoiser, check_denoiser, compare_predictions
 from deeppcr.exporting.network import check_network, compare_outputs
@@ -29,7 +33,7 @@ from deeppcr.exporting.tracing import copied, evaluating, module_errors, write_o
 from deeppcr.exporting.values import watched_tensors
 from deeppcr.exporting.weights import with_weights
 from deeppcr.safetensors_file import write_safetensors
-from deeppcr.serving import find_server
+from deeppcr.serving import HOW_TO_GET_IT, server_at_hand
 
 _CHECK_TIMES = 32
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
@@ -108,12 +112,29 @@ def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
+def _answers(binary: str | os.PathLike[str] | None) -> Answers:
+    """Those of a server; of NumPy, with a warning, where none was named or is found."""
+    server = server_at_hand(binary)
+    if server is not None:
+        return ServerAnswers(server)
+    if not answers_of_numpy.is_available():
+        raise FileNotFoundError(
+            f"{HOW_TO_GET_IT} Without one, `pip install 'onnx>=1.13'` lets export compare by NumPy."
+        )
+    warnings.warn(
+        "no deeppcr-server was found: onnx.reference stands in for it, and whether a server "
+        "takes the model is not known before one does",
+        stacklevel=3,
+    )
+    return NumPyAnswers()
+
+
 def _write_config(folder: pathlib.Path, config: dict[str, Any]) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
 
 
 def _write_stack(
-    module: Any, example: Any, folder: pathlib.Path, settings: dict[str, Any], binary: pathlib.Path
+    module: Any, example: Any, folder: pathlib.Path, settings: dict[str, Any], answers: Answers
 ) -> tuple[str, dict[str, Any], Difference]:
     import torch
 
@@ -129,11 +150,11 @@ def _write_stack(
     write_safetensors(folder / "model.safetensors", stack.tensors)
     config = stack.config() | settings
     _write_config(folder, config)
-    check_folder(folder, binary)
+    answers.check(folder)
     first = None
     if "input.weight" in stack.tensors:
         first = stack.tensors["input.weight"], stack.tensors["input.bias"]
-    difference = compare_outputs(module, example, first, folder, binary)
+    difference = compare_outputs(module, example, first, folder, answers)
     return f"stack of {stack.num_layers} layers of {stack.state_dim} values", config, difference
 
 
@@ -144,7 +165,7 @@ def _write_denoiser(
     folder: pathlib.Path,
     decoder: Any,
     settings: dict[str, Any],
-    binary: pathlib.Path,
+    answers: Answers,
 ) -> tuple[str, dict[str, Any], Difference]:
     process = process_of(scheduler)
     width = example[0][0].numel()
@@ -176,10 +197,10 @@ def _write_denoiser(
     write_onnx(module, example, folder / "denoiser.onnx")
     process.write(folder)
     _write_config(folder, config)
-    check_folder(folder, binary)
+    answers.check(folder)
     whole = not example[1].is_floating_point()
     times = process.some_times(_CHECK_TIMES, whole)
-    difference = compare_predictions(denoiser, folder, config, times, decoder, binary)
+    difference = compare_predictions(denoiser, folder, config, times, decoder, answers)
     return f"denoiser of {width} values", config, difference
 
 
@@ -197,6 +218,9 @@ def export(
     **settings: Any,
 ) -> ExportReport:
     """Writes PATH/VERSION for a PyTorch module, once a server computes the same from it.
+
+    Where no server is found, as it is by serve, it warns and lets NumPy compute the files (package
+    onnx, from 1.13); the report says which.
 
     scheduler: for a denoiser, any module that maps (state, time[, condition]) to a prediction: one
         of diffusers, its settings, their file or a folder with it, or deeppcr.Steps. None: the
@@ -236,7 +260,7 @@ def export(
         shapes = [list(each.shape) for each in example]
         raise ExportError(f"example: expected inputs of a batch of one, got the shapes {shapes}")
     settings = _plain(settings)
-    server = find_server(binary)
+    answers = _answers(binary)
     if weights is not None:
         model = with_weights(model, weights, prefix)
     with _recording, evaluating(model), tempfile.TemporaryDirectory() as scratch:
@@ -249,14 +273,13 @@ def export(
                 raise ExportError(
                     "decoder: expected none with a stack, whose last layer is its own"
                 )
-            what, config, difference = _write_stack(module, example[0], folder, settings, server)
+            what, config, difference = _write_stack(module, example[0], folder, settings, answers)
         else:
             what, config, difference = _write_denoiser(
-                module, scheduler, example, folder, decoder, settings, server
+                module, scheduler, example, folder, decoder, settings, answers
             )
         _publish(folder, target)
-    report = ExportReport(
-        target, what, difference.error, difference.torch_error, difference.reference
-    )
+    errors = (difference.error, difference.torch_error, difference.reference)
+    report = ExportReport(target, what, *errors, answers.name)
     write_card(target.parent, report, config, type(model).__name__)
     return report

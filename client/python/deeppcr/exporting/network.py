@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pathlib
 from typing import Any
 
-import numpy as np
-
-from deeppcr.exporting.checking import check_difference, difference_of
+from deeppcr.exporting.answers import Answers
+from deeppcr.exporting.checking import compared
 from deeppcr.exporting.report import Difference, ExportError
 from deeppcr.exporting.tracing import floats_are_double, module_errors
-from deeppcr.serving import serve
 
 _CHECK_SAMPLES = 8
 _MOST_MOVED = 1e-2
@@ -95,7 +94,7 @@ def _compared_inputs(example: Any, first: tuple[Any, Any] | None) -> dict[str, A
     return inputs
 
 
-def _difference(module: Any, inputs: Any, answers: Any) -> Difference:
+def _difference(module: Any, inputs: Any, answers: Any, what: str) -> Difference:
     own = module(inputs).reshape(len(inputs), -1).float().numpy()
     exact, reference = own, "float32"
     try:
@@ -105,10 +104,7 @@ def _difference(module: Any, inputs: Any, answers: Any) -> Difference:
             exact, reference = wide.reshape(len(inputs), -1).numpy(), "float64"
     except RuntimeError:
         pass  # weights or constants of float32 that do not follow
-    difference = difference_of(answers, own, exact, reference)
-    if difference is None:
-        raise ExportError("outputs: expected finite values, got others for random inputs")
-    return difference
+    return compared(answers, own, exact, reference, what)
 
 
 def compare_outputs(
@@ -116,17 +112,16 @@ def compare_outputs(
     example: Any,
     first: tuple[Any, Any] | None,
     folder: pathlib.Path,
-    binary: pathlib.Path,
+    answers: Answers,
 ) -> Difference:
-    """The answers of a server on what is in `folder`, against those of the module."""
-    found: Difference | None = None
-    with serve(model_dir=folder, model_name="check", binary=binary) as server:
-        client = server.client(timeout=300)
-        for what, inputs in _compared_inputs(example, first).items():
-            rows = inputs.reshape(len(inputs), -1).numpy()
-            answers = np.asarray(client.forward("check", rows, solver="sequential"))
-            difference = _difference(module, inputs, answers)
-            check_difference(difference, what)
-            found = difference.joined(found) if found else difference
-    assert found is not None
-    return found
+    """The outputs made of what is in `folder`, against those of the module."""
+    groups = _compared_inputs(example, first)
+    rows = [inputs.reshape(len(inputs), -1).numpy() for inputs in groups.values()]
+    outputs = answers.outputs(folder, rows)
+    return functools.reduce(
+        Difference.joined,
+        [
+            _difference(module, inputs, found, what)
+            for (what, inputs), found in zip(groups.items(), outputs, strict=True)
+        ],
+    )

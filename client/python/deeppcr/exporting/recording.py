@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deeppcr.exporting.report import ExportError, first_line
+from deeppcr.exporting.sized_tracer import sized_tracer
 from deeppcr.exporting.tracing import floats_are_double
 
 
@@ -91,7 +92,8 @@ def record(model: Any, example: Any) -> Recorded:
     import torch.fx
 
     try:
-        graph = torch.fx.Tracer().trace(model)
+        with floats_are_double():
+            graph = sized_tracer(example).trace(model)
         _widen_constants(model)
         traced = torch.fx.GraphModule(model, graph)
     except Exception as error:  # whatever the module does with what it is given
@@ -115,9 +117,7 @@ def record(model: Any, example: Any) -> Recorded:
             Recorder(traced).run(example)
     except Exception as error:  # whatever the module does with what it is given
         raise ExportError(f"the module fails in double: {first_line(error)}") from error
-    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    # Optional arguments have their defaults, which are constants.
-    placeholder = placeholders[0]
+    (placeholder,) = [node for node in graph.nodes if node.op == "placeholder"]
     (end,) = [node for node in graph.nodes if node.op == "output"]
     output = end.args[0]
     if not isinstance(output, torch.fx.Node):

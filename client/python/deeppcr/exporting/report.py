@@ -22,7 +22,7 @@ class ExportError(DeepPcrError):
 class Difference:
     """How far answers are from the module's, relative to the largest of those compared at once."""
 
-    error: float  # of the server
+    error: float  # of the answers
     torch_error: float  # of PyTorch in float32; 0 against itself
     reference: str  # what both are compared with: float64, or float32 where there is no other
 
@@ -41,9 +41,14 @@ class ExportReport:
     error: float
     torch_error: float
     reference: str
+    answers: str  # whose they are: "deeppcr-server", or "onnx.reference" where there was none
 
     def __repr__(self) -> str:
         return (
             f"<{self.model} exported to {self.path}: error {self.error:.1e} against the module in "
-            f"{self.reference}, PyTorch's float32 {self.torch_error:.1e}>"
+            f"{self.reference}, PyTorch's float32 {self.torch_error:.1e}{self._by()}>"
         )
+
+    def _by(self) -> str:
+        """Who answered, where that is not a server."""
+        return "" if self.answers == "deeppcr-server" else f", by {self.answers} without a server"
