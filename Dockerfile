@@ -37,6 +37,10 @@ RUN apt-get update -q \
     && install -d -o deeppcr -g deeppcr /var/cache/deeppcr
 COPY --from=build /opt/deeppcr/bin /usr/local/bin
 COPY --from=build /opt/deeppcr/lib /usr/local/lib
+COPY deploy/sbom.sh deploy/lib.sh /tmp/deploy/
+RUN mkdir -p /usr/local/share/deeppcr \
+    && /tmp/deploy/sbom.sh /usr/local/bin/deeppcr-server > /usr/local/share/deeppcr/sbom.spdx \
+    && rm -r /tmp/deploy
 USER 10001:10001
 EXPOSE 8001 8002
 STOPSIGNAL SIGTERM

@@ -12,6 +12,7 @@ Exit status 77, a visible skip, for others than root, or without buildah or debo
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -148,10 +149,13 @@ class ImageTest(unittest.TestCase):
 
     def test_holds_what_packages_own_and_no_compiler(self):
         self.assertEqual(self.inside('ls', '/usr/local/bin').split(), ['deeppcr', 'deeppcr-server'])
-        # What a scanner makes its bill of materials of: each library is of a package that it lists.
+        # What its bill of materials is made of: each library is of a package that it lists.
         listed = self.inside('dpkg-query', '-W', '-f', '${binary:Package}\\n').split()
         for package in ('libgrpc++1.51', 'libprotobuf32', 'zlib1g'):
             self.assertTrue(any(each.split(':')[0] == package for each in listed), package)
+        bill = self.inside('cat', '/usr/local/share/deeppcr/sbom.spdx')
+        named = re.findall(r'^PackageName: (.*)$', bill, re.M)
+        self.assertEqual(named, ['deeppcr-server', *(each.split(':')[0] for each in listed)])
         script = '''ldd /usr/local/bin/* | grep "not found"
                     for program in /usr/local/bin/*; do ldd "$program"; done |
                     awk '$2 == "=>" {print $3}' | sort -u | while read -r library; do

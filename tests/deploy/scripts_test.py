@@ -14,7 +14,7 @@ import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPTS = ('deploy/install.sh', 'deploy/build.sh', 'deploy/demo.sh', 'deploy/runtime_packages.sh',
-           'deploy/wheels.sh', 'tests/run.sh', 'tests/lint/run.sh')
+           'deploy/sbom.sh', 'deploy/wheels.sh', 'tests/run.sh', 'tests/lint/run.sh')
 sys.path.insert(0, str(ROOT / 'deploy/demo'))
 import picture  # pylint: disable=wrong-import-position
 
@@ -36,7 +36,7 @@ class ScriptsTest(unittest.TestCase):
 
     def test_unknown_flag_is_refused_with_status_2(self):
         for script in SCRIPTS:
-            if script != 'deploy/runtime_packages.sh':
+            if script not in ('deploy/runtime_packages.sh', 'deploy/sbom.sh'):
                 with self.subTest(script):
                     result = run(script, '--no_such_flag')
                     self.assertEqual(result.returncode, 2, result.stdout)
@@ -108,6 +108,32 @@ class ScriptsTest(unittest.TestCase):
         result = run('deploy/runtime_packages.sh', '/bin/bash')
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn('libc6', result.stdout.split())
+
+    def test_the_bill_of_materials_has_every_package_with_its_version(self):
+        with tempfile.TemporaryDirectory() as folder:
+            server = pathlib.Path(folder) / 'server'
+            server.write_text('#!/bin/sh\necho deeppcr-server 1.2.3\n')
+            server.chmod(0o755)
+            bill = run('deploy/sbom.sh', str(server), env={**os.environ, 'SOURCE_DATE_EPOCH': '1'})
+            again = run('deploy/sbom.sh', str(server), env={**os.environ, 'SOURCE_DATE_EPOCH': '1'})
+        self.assertEqual(bill.returncode, 0, bill.stderr)
+        self.assertEqual(bill.stdout, again.stdout)
+        self.assertIn('Created: 1970-01-01T00:00:01Z', bill.stdout)
+        head, own, *packages = bill.stdout.split('\n\n')
+        self.assertIn('SPDXVersion: SPDX-2.3', head)
+        self.assertIn('PackageName: deeppcr-server\nSPDXID: SPDXRef-deeppcr-server\nPackageVersion: 1.2.3', own)
+        installed = run('dpkg-query', '-W', '-f', '${db:Status-Abbrev} ${Package} ${Version} ${Architecture}\n')
+        expected = [line.split()[1:] for line in installed.stdout.splitlines() if line.startswith('ii')]
+        self.assertEqual(len(packages), len(expected))
+        for package, (name, version, architecture) in zip(packages, expected):
+            self.assertIn(f'PackageName: {name}\n', package)
+            self.assertIn(f'PackageVersion: {version}\n', package)
+            url = f'pkg:deb/debian/{name}@{version}'.replace('+', '%2B').replace(':', '%3A')
+            url = url.replace('pkg%3A', 'pkg:') + f'?arch={architecture}'
+            self.assertIn(f'purl {url}\n', package)
+        missing = run('deploy/sbom.sh', '/bin/false')
+        self.assertNotEqual(missing.returncode, 0)
+        self.assertIn('does not say its version', missing.stderr)
 
 
 class RunTest(unittest.TestCase):
