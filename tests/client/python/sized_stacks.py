@@ -129,6 +129,53 @@ class ByItem(Loop):
         return super().forward(x)[:, :1 + int(x.abs().max().item() > 1e9)]
 
 
+class Script(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            torch.jit.script(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())) for _ in range(DEPTH))
+
+    def forward(self, z):
+        for layer in self.layers:
+            z = z + layer(z) * (z.shape[1] / 8)
+        return z
+
+
+class Tied(Parts):
+    """A layer that is called, and whose weight is then used by itself."""
+
+    def forward(self, z):
+        for layer in self.layers:
+            z = z + F.linear(torch.tanh(layer(z)), layer.weight.t())
+        return z
+
+
+class Kinds(Parts):
+    """Casts to the precision of another tensor, and to that of the server."""
+
+    def forward(self, z):
+        z = z.to(self.layers[0].weight.dtype)
+        for layer in self.layers:
+            z = z + torch.tanh(layer(z.to(layer.weight))).to(torch.float32).type_as(z)
+        return z.to(dtype=torch.float32)
+
+
+def tied_to(step):
+    """Residual layers whose input has gone through step(z, layer, i)."""
+    class Network(Parts):
+        def forward(self, z):
+            for i, layer in enumerate(self.layers):
+                z = z + torch.tanh(layer(z)) * step(z, layer, i)
+            return z
+    return network(Network, WIDTH)
+
+
+def negative_if(condition):
+    """Networks that turn their input around where `condition`, a number made of values, is true."""
+    return loop(lambda x: -x if condition(x) else x)
+
+
+BY_VALUES = 'values'
 STACKS = {
     'checks': (network(Checks), None),
     'width_times': (network(WidthTimes, DEPTH), None),
@@ -142,6 +189,23 @@ STACKS = {
     'one_hook': (hooked('register_forward_hook', once), 'blocks'),
     'unpacked': (loop(lambda x: torch.stack([*x.unbind(-1)], -1)), None),
     'new_like': (loop(lambda x: x + torch.ones(x.shape, dtype=x.dtype, device=x.device)), None),
+    'tied': (network(Tied, WIDTH), None),
+    'kinds': (network(Kinds, WIDTH), None),
+    # What it is where it is served counts, which is not what it is recorded with.
+    'doubles': (loop(lambda x: 2 * x if x.dtype == torch.float64 else x), 'of PyTorch in float32 are off'),
+    'rounding': (tied_to(lambda z, layer, i: 1 + 1e4 * torch.finfo(z.dtype).eps), None),
+    'mask_of_ones': (loop(lambda x: x[torch.ones(x.shape[0], dtype=torch.bool)]), None),
+    'scripted': (network(Script, WIDTH), 'as it was before torch.jit.script'),
+    'some': (negative_if(lambda x: x[x > 8].numel()), BY_VALUES),
+    'far': (negative_if(lambda x: x[x > 1e30].numel()), BY_VALUES),
+    'where': (negative_if(lambda x: torch.where(x > 8)[0].shape[0]), BY_VALUES),
+    'argwhere': (negative_if(lambda x: len(torch.argwhere(x.abs() > 8))), BY_VALUES),
+    'ties': (negative_if(lambda x: len(torch.unique(x)) != x.numel()), BY_VALUES),
+    'bins': (negative_if(lambda x: torch.bincount((x.abs() > 8).long().flatten()).numel() > 1), BY_VALUES),
+    'repeats': (negative_if(lambda x: torch.repeat_interleave(
+        torch.arange(x.numel()), (x > 8).long().flatten()).numel()), BY_VALUES),
+    'counted': (loop(lambda x: x + sum(1.0 for _ in (x > 8).nonzero())), BY_VALUES),
+    'some_in_blocks': (tied_to(lambda z, layer, i: 1 + z[z > 5].numel()), BY_VALUES),
     'batch_of_one': (network(BatchOfOne), 'others of its batch'),
     'by_size': (network(BySize), 'others of its batch'),
     'by_class': (network(ByClass), 'differs from the module'),

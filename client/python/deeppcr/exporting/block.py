@@ -98,8 +98,10 @@ class BlockBuilder:
                 for each in self.attributes
             )
 
-        names = itertools.chain([wanted], (f"{wanted}_{i}" for i in itertools.count(1)))
-        return next(name for name in names if is_free(name))
+        # Of a part of a module that is there: another first name is what makes it free.
+        head, dot, rest = wanted.partition(".")
+        others = (f"{head}_{i}{dot}{rest}" for i in itertools.count(1))
+        return next(name for name in itertools.chain([wanted], others) if is_free(name))
 
     def _module(self, targets: list[str]) -> str:
         root = self.recorded.root

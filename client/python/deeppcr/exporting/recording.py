@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deeppcr.exporting.report import ExportError, first_line
-from deeppcr.exporting.sized_tracer import sized_tracer
+from deeppcr.exporting.sized_tracer import sized_tracer, widened
 from deeppcr.exporting.tracing import floats_are_double
 
 
@@ -91,13 +91,18 @@ def record(model: Any, example: Any) -> Recorded:
     import torch
     import torch.fx
 
+    if any(isinstance(each, torch.jit.ScriptModule) for each in model.modules()):
+        raise ExportError(
+            "a part of the module is scripted: give it as it was before torch.jit.script or trace"
+        )
     try:
         with floats_are_double():
             graph = sized_tracer(example).trace(model)
         _widen_constants(model)
         traced = torch.fx.GraphModule(model, graph)
     except Exception as error:  # whatever the module does with what it is given
-        raise ExportError(f"{_source_line(error)}{first_line(error)}") from error
+        kind = "" if isinstance(error, ExportError) else f"{type(error).__name__}: "
+        raise ExportError(f"{_source_line(error)}{kind}{first_line(error)}") from error
     graph = traced.graph
     _leave_out_dropout(model, graph)
     for node in graph.nodes:
@@ -111,6 +116,9 @@ def record(model: Any, example: Any) -> Recorded:
         def run_node(self, n: Any) -> Any:
             values[n] = super().run_node(n)
             return values[n]
+
+        def fetch_args_kwargs_from_env(self, n: Any) -> Any:
+            return widened(super().fetch_args_kwargs_from_env(n))
 
     try:
         with floats_are_double():
@@ -180,7 +188,7 @@ class Part:
 
         shape = self.recorded.values[self.into].shape
         whole = torch.zeros(0)
-        with contextlib.suppress(RuntimeError), floats_are_double():
+        with contextlib.suppress(Exception), floats_are_double():
             whole = self._run(rows.clone().reshape(len(rows), *shape[1:]))
         if len(whole) != len(rows):
             # Sizes that the network asked for are those of a batch of one.
@@ -199,8 +207,8 @@ class Part:
             return values[node] if node in values else self.recorded.constants[node]
 
         for node in self.operations:
-            args = torch.fx.map_arg(node.args, of)
-            kwargs = torch.fx.map_arg(node.kwargs, of)
+            args = widened(torch.fx.map_arg(node.args, of))
+            kwargs = widened(torch.fx.map_arg(node.kwargs, of))
             if node.op == "call_module":
                 result = self.recorded.root.get_submodule(node.target)(*args, **kwargs)
             elif node.op == "call_method":

@@ -2,7 +2,7 @@
 """torch.fx's recording of a network, in which sizes are numbers: those of its example.
 
 A network may so branch, loop and assert by shapes. torch.fx alone has no number where a network
-asks for one.
+asks for one. Sizes that depend on values are refused: those of other inputs are looked at too.
 """
 
 from __future__ import annotations
@@ -11,10 +11,15 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from deeppcr.exporting.report import ExportError, first_line
+
 # What of a tensor does not depend on its values.
-_ATTRIBUTES = {"shape", "ndim", "dtype", "device", "layout", "is_cuda"}
+_ATTRIBUTES = {
+    *("shape", "ndim", "device", "layout", "is_cuda", "is_sparse", "is_quantized"),
+    *("requires_grad", "itemsize", "nbytes"),
+}
 _METHODS = {
-    *("size", "dim", "ndimension", "numel", "nelement", "stride"),
+    *("size", "dim", "ndimension", "numel", "nelement", "stride", "element_size"),
     *("is_floating_point", "is_complex", "is_contiguous", "get_device"),
 }
 _VIEWS = {"T", "mT", "data"}
@@ -26,18 +31,67 @@ def _is_of_torch(hook: Any) -> bool:
     return str(module).startswith("torch.")
 
 
+def _sizes(value: Any) -> Any:
+    """What of a value has to be the same whatever the input is, where a network asks for sizes."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.dtype
+    if isinstance(value, (tuple, list)):
+        return [_sizes(each) for each in value]
+    return value
+
+
+def _others_than(example: Any) -> list[Any]:
+    """Inputs whose values differ from the example's in sign, size and number of ties."""
+    import torch
+
+    generator = torch.Generator().manual_seed(4)
+    noise, exponents = torch.randn(2, *example.shape, generator=generator).to(example.dtype)
+    return [torch.zeros_like(example), torch.ones_like(example), noise * 10 ** (2 * exponents)]
+
+
+def widened(arguments: Any) -> Any:
+    """Arguments of an operation with double where it names the precision of the server."""
+    import torch
+
+    def wide(each: Any) -> Any:
+        return torch.float64 if each is torch.float32 else each
+
+    return torch.fx.node.map_aggregate(arguments, wide)
+
+
 def sized_tracer(example: Any) -> Any:
-    """A torch.fx.Tracer of networks of one input, of which this is one."""
+    """A torch.fx.Tracer of networks of one input, of which this is one, in double."""
     import torch
     import torch.fx
+
+    inputs = [example, *_others_than(example)]
 
     class Sized(torch.fx.Proxy):  # type: ignore[misc]
         def __getattr__(self, name: str) -> Any:
             if name in _ATTRIBUTES or name in _METHODS:
                 return getattr(self.tracer.value_of(self.node), name)
+            if name == "dtype":
+                # That of the server, by which the network has to find its way.
+                dtype = self.tracer.value_of(self.node).dtype
+                return torch.float32 if dtype == torch.float64 else dtype
+            if name in ("to", "type_as"):
+                return self._cast
             if name in _VIEWS:
                 return self.tracer.create_proxy("call_function", getattr, (self, name), {})
             return super().__getattr__(name)
+
+        def _cast(self, *args: Any, **kwargs: Any) -> Any:
+            """As another tensor: its kind alone, so that no layer has a weight just for it."""
+
+            def kind_of(each: Any) -> Any:
+                is_tensor = isinstance(each, (torch.Tensor, torch.fx.Proxy))
+                return each.dtype if is_tensor else each
+
+            others = [kwargs.pop("other")] if "other" in kwargs else []
+            given = [kind_of(each) for each in (*args, *others)]
+            return self.tracer.create_proxy("call_method", "to", (self, *given), kwargs)
 
         def __len__(self) -> int:
             return len(self.tracer.value_of(self.node))
@@ -48,7 +102,8 @@ def sized_tracer(example: Any) -> Any:
     class Tracer(torch.fx.Tracer):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self._values: dict[Any, Any] = {}
+            self._values: list[dict[Any, Any]] = [{} for _ in inputs]
+            self._last: Any = None  # of the nodes that have values
             self._is_evaluating = False
 
         def proxy(self, node: Any) -> Any:
@@ -62,7 +117,9 @@ def sized_tracer(example: Any) -> Any:
             """Hooks are recorded with what they are of, as those of other layers may differ."""
             hooks = [*m._forward_hooks.values(), *m._forward_pre_hooks.values()]
             is_leaf: bool = super().is_leaf_module(m, module_qualified_name)
-            return is_leaf and all(_is_of_torch(hook) for hook in hooks)
+            # PyTorch's own that are made of others, as attention, branch by values.
+            is_one = next(m.children(), None) is None
+            return is_leaf and not (is_one and not all(_is_of_torch(hook) for hook in hooks))
 
         def call_module(self, m: Any, forward: Any, args: Any, kwargs: Any) -> Any:
             if self._is_evaluating:
@@ -83,28 +140,39 @@ def sized_tracer(example: Any) -> Any:
                 self._is_evaluating = False
 
         def value_of(self, node: Any) -> Any:
-            """What a node is for the example."""
+            """What a node is for the example. Errors: ExportError if its size depends on values."""
             with self._evaluating():
-                for each in self.graph.nodes:
-                    if each not in self._values:
-                        self._values[each] = self._evaluate(each)
-            return self._values[node]
+                each = next(iter(self.graph.nodes)) if self._last is None else self._last.next
+                while each.op != "root":
+                    for given, values in zip(inputs, self._values, strict=True):
+                        values[each] = self._evaluate(each, given, values)
+                    self._last, each = each, each.next
+            value, *others = [values[node] for values in self._values]
+            if any(_sizes(other) != _sizes(value) for other in others):
+                raise ExportError(f"{node.name}: the way through the network depends on values")
+            return value
 
-        def _evaluate(self, node: Any) -> Any:
+        def _evaluate(self, node: Any, given: Any, values: dict[Any, Any]) -> Any:
             if node.op == "placeholder":
-                return example
+                return given
             if node.op == "get_attr":
                 value = self.root
                 for part in node.target.split("."):
                     value = getattr(value, part)
                 # Tensors that are neither weights nor buffers have stayed behind.
-                return value.double() if value.is_floating_point() else value
-            args = torch.fx.map_arg(node.args, self._values.__getitem__)
-            kwargs = torch.fx.map_arg(node.kwargs, self._values.__getitem__)
-            if node.op == "call_module":
-                return self.root.get_submodule(node.target)(*args, **kwargs)
-            if node.op == "call_method":
-                return getattr(args[0], node.target)(*args[1:], **kwargs)
-            return node.target(*args, **kwargs)
+                is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+                return value.double() if is_float else value
+            args = widened(torch.fx.map_arg(node.args, values.__getitem__))
+            kwargs = widened(torch.fx.map_arg(node.kwargs, values.__getitem__))
+            try:
+                if node.op == "call_module":
+                    return self.root.get_submodule(node.target)(*args, **kwargs)
+                if node.op == "call_method":
+                    return getattr(args[0], node.target)(*args[1:], **kwargs)
+                return node.target(*args, **kwargs)
+            except Exception as error:  # whatever an operation does with what it is given
+                raise ExportError(
+                    f"{node.name}: {type(error).__name__}: {first_line(error)}"
+                ) from error
 
     return Tracer()

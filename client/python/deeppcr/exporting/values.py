@@ -14,7 +14,12 @@ from deeppcr.exporting.report import ExportError
 # Functions of tensors whose results are no tensors, and depend on values.
 _READS = {
     *("__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__"),
-    *("item", "tolist", "numpy", "__array__", "equal", "allclose", "is_nonzero"),
+    *("item", "tolist", "numpy", "__array__", "equal", "allclose", "is_nonzero", "__format__"),
+}
+# Functions whose results are as large as values say.
+_SIZED_BY_VALUES = {
+    *("nonzero", "argwhere", "masked_select", "bincount", "combinations"),
+    *("unique", "_unique", "_unique2", "unique_dim", "unique_consecutive"),
 }
 
 
@@ -37,6 +42,18 @@ def watched_tensors() -> Iterator[Any]:
 
     reads: list[str] = []
 
+    def is_sized_by_values(name: str, args: Any) -> bool:
+        """Whether the result of an operation is as large as values of watched tensors say."""
+        if name == "where":
+            return len(args) == 1
+        if name == "repeat_interleave":
+            return any(isinstance(each, Watched) for each in args[-1:])
+        if name == "__getitem__":
+            parts = args[1] if isinstance(args[1], tuple) else (args[1],)
+            masks = (torch.bool, torch.uint8)
+            return any(isinstance(each, Watched) and each.dtype in masks for each in parts)
+        return name in _SIZED_BY_VALUES
+
     class Watched(torch.Tensor):  # type: ignore[misc]
         @classmethod
         def __torch_function__(
@@ -45,6 +62,8 @@ def watched_tensors() -> Iterator[Any]:
             name = getattr(function, "__name__", "")
             if name in _READS and not reads:
                 reads.append(f"{_users_line()}: {name} reads values")
+            if not reads and is_sized_by_values(name, args):
+                reads.append(f"{_users_line()}: {name} gives as many as values say")
             return super().__torch_function__(function, types, args, kwargs or {})
 
     yield Watched
