@@ -102,7 +102,8 @@ class BatchOfOne(Loop):
     """Another network where a sample is alone, as it is when it is recorded."""
 
     def forward(self, x):
-        return super().forward(x if x.shape[0] == 1 else -9 * x)
+        y = super().forward(x)
+        return y if x.shape[0] == 1 else -y
 
 
 class BySize(Loop):
@@ -127,6 +128,16 @@ class ByValue(Loop):
 class ByItem(Loop):
     def forward(self, x):
         return super().forward(x)[:, :1 + int(x.abs().max().item() > 1e9)]
+
+
+class Changes(Parts):
+    """Writes into its input, which is the caller's."""
+
+    def forward(self, z):
+        z.mul_(0.5)
+        for layer in self.layers:
+            z = z + torch.tanh(layer(z)) * (z.shape[1] / 8)
+        return z
 
 
 class Script(nn.Module):
@@ -189,6 +200,7 @@ STACKS = {
     'one_hook': (hooked('register_forward_hook', once), 'blocks'),
     'unpacked': (loop(lambda x: torch.stack([*x.unbind(-1)], -1)), None),
     'new_like': (loop(lambda x: x + torch.ones(x.shape, dtype=x.dtype, device=x.device)), None),
+    'changes': (network(Changes, WIDTH), 'in-place operation'),
     'tied': (network(Tied, WIDTH), None),
     'kinds': (network(Kinds, WIDTH), None),
     # What it is where it is served counts, which is not what it is recorded with.

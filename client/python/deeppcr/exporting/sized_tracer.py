@@ -154,7 +154,7 @@ def sized_tracer(example: Any) -> Any:
 
         def _evaluate(self, node: Any, given: Any, values: dict[Any, Any]) -> Any:
             if node.op == "placeholder":
-                return given
+                return given.clone()  # which a network may change
             if node.op == "get_attr":
                 value = self.root
                 for part in node.target.split("."):
