@@ -72,7 +72,7 @@ absl::Status Schedule::Admit(Job* job, TimePoint now, JobList* expired) {
   DEEPPCR_RETURN_IF_ERROR(CheckDepth(*job, now, expired));
   DEEPPCR_RETURN_IF_ERROR(CheckShare(*job));
   job->predicted_wait_ = PredictWait(*job, now);
-  DEEPPCR_RETURN_IF_ERROR(CheckWait(*job, now));
+  DEEPPCR_RETURN_IF_ERROR(CheckWait(now, job));
   job->enqueued_ = now;
   AddWaiting(*job, 1);
   if (queue.jobs.empty()) {
@@ -126,17 +126,24 @@ absl::Status Schedule::CheckShare(const Job& job) const {
              " in the queue of model '", job.model->name, "'; its share is ", InSeconds(limit)));
 }
 
-absl::Status Schedule::CheckWait(const Job& job, TimePoint now) const {
-  const double wait = job.predicted_wait_;
-  if (wait == 0 || job.may_wait_long) return absl::OkStatus();
+// Deadlines are held against the predicted wait. Of those that the limit lets in, 99 of 100 shall
+// wait no longer, so that it is held against what the prediction may miss, too; a refusal says
+// that.
+absl::Status Schedule::CheckWait(TimePoint now, Job* job) const {
+  const double wait = job->predicted_wait_;
+  if (wait == 0 || job->may_wait_long) return absl::OkStatus();
   const auto refuse = [&](std::string_view what, double seconds) {
-    return absl::ResourceExhaustedError(StrCat("a request for model '", job.model->name,
-                                               "' would wait about ", InSeconds(wait), " now; ",
-                                               what, " ", InSeconds(seconds)));
+    return absl::ResourceExhaustedError(
+        StrCat("a request for model '", job->model->name, "' would wait about ",
+               InSeconds(job->predicted_wait_), " now; ", what, " ", InSeconds(seconds)));
   };
-  const double limit = OptionsFor(*job.model, options_).max_queue_seconds;
-  if (limit > 0 && wait > limit) return refuse("the limit is", limit);
-  const TimePoint deadline = job.token->deadline();
+  const double limit = OptionsFor(*job->model, options_).max_queue_seconds;
+  const double longest = wait * job->model->queue.wait_caution.value();
+  if (limit > 0 && longest > limit) {
+    job->predicted_wait_ = longest;
+    return refuse("the limit is", limit);
+  }
+  const TimePoint deadline = job->token->deadline();
   if (deadline == TimePoint::max() || wait < SecondsOf(deadline - now)) return absl::OkStatus();
   return refuse("its deadline is in", SecondsOf(deadline - now));
 }
@@ -318,6 +325,7 @@ void Schedule::TakeBatch(Models::iterator picked, TimePoint now, bool only_short
     } else if (batch->jobs.empty() ||
                (job->GoesWith(*batch->jobs.front()) && batch->work + job->work() <= limit)) {
       batch->jobs.push_back(job);
+      NoteWait(*job, now);
       batch->samples += job->samples;
       batch->work += job->work();
       batch->cost += CostOf(*job);
@@ -339,6 +347,14 @@ void Schedule::TakeBatch(Models::iterator picked, TimePoint now, bool only_short
   Charge(batch);
   // A batch in a pause of another has no worker of its own.
   if (!only_short) NoteRunning(now, batch);
+}
+
+// Learns from a wait that is over. Waits that were predicted to be short tell nothing of the limit;
+// whatever the caution is, some that are let in are above a quarter of it.
+void Schedule::NoteWait(const Job& job, TimePoint now) const {
+  const double limit = OptionsFor(*job.model, options_).max_queue_seconds;
+  if (limit > 0 && job.predicted_wait_ >= limit / 4)
+    job.model->queue.wait_caution.Add(SecondsOf(now - job.enqueued_) > limit);
 }
 
 void Schedule::NoteRunning(TimePoint now, Batch* batch) {

@@ -124,7 +124,7 @@ class Schedule {
 
   absl::Status CheckDepth(const Job& job, TimePoint now, JobList* expired);
   absl::Status CheckShare(const Job& job) const;
-  absl::Status CheckWait(const Job& job, TimePoint now) const;
+  absl::Status CheckWait(TimePoint now, Job* job) const;
   double PredictWait(const Job& job, TimePoint now) const;
   double WorkAhead(const Job& job) const;
   double OthersAhead(const ServedModel& model, double own_seconds, TimePoint now) const;
@@ -136,6 +136,7 @@ class Schedule {
   Models::iterator PickModel(TimePoint now, const ServedModel* lender);
   void TakeBatch(Models::iterator picked, TimePoint now, bool only_short, Batch* batch);
   void Charge(Batch* batch);
+  void NoteWait(const Job& job, TimePoint now) const;
   void NoteRunning(TimePoint now, Batch* batch);
   void RemoveExpiredOf(ModelQueue& queue, TimePoint now, JobList* expired);
   void ForgetEmptyQueues();

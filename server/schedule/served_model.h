@@ -37,6 +37,7 @@ struct ModelQueue {
   double charged_seconds = 0;   // part of used_seconds: estimates for batches computed now
   double seconds_per_work = 0;  // of the last batch
   SecondsPerCost seconds_per_cost;
+  WaitCaution wait_caution;
   CancelToken::Clock::time_point start_by;  // latest start of the next batch
 };
 

@@ -4,6 +4,7 @@
 
 // Predictions of how long requests wait, from what has been measured of those before them.
 
+#include <algorithm>
 #include <span>
 
 namespace deeppcr {
@@ -27,6 +28,23 @@ class SecondsPerCost {
  private:
   static constexpr double kMemory = 0.8;
   double seconds_ = 0, cost_ = 0;
+};
+
+// By how much predictions have to be lengthened so that about 199 of 200 of those who are let in
+// wait no longer than the limit. Stochastic approximation: a step up for each that did, and a 199th
+// of one down for each that did not.
+class WaitCaution {
+ public:
+  void Add(bool waited_too_long) {
+    factor_ += waited_too_long ? kStep : -kStep / 199;
+    factor_ = std::clamp(factor_, 1.0, kMost);
+  }
+  // In [1, 2]; 1 before anybody waited.
+  double value() const { return factor_; }
+
+ private:
+  static constexpr double kStep = 0.005, kMost = 2;
+  double factor_ = 1;
 };
 
 }  // namespace deeppcr

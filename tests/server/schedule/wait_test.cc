@@ -60,6 +60,11 @@ class Traffic {
 
     int64_t refused = 0, admitted = 0, computed = 0, late = 0;
     std::vector<double> waits = {};  // of those that were computed
+    double Percentile(double part) const {
+      std::vector<double> sorted = waits;
+      std::ranges::sort(sorted);
+      return sorted.at(static_cast<size_t>(part * static_cast<double>(sorted.size())));
+    }
     double Worst() const { return waits.empty() ? 0 : std::ranges::max(waits); }
     double Mean() const {
       return std::accumulate(waits.begin(), waits.end(), 0.0) / static_cast<double>(waits.size());
@@ -74,6 +79,8 @@ class Traffic {
 
   // Seconds that a batch takes. `factor`: of what was expected.
   double fixed_seconds = 0.001, seconds_per_sample = 0.001, factor = 1;
+  // Batches take so much longer or shorter, by a normal distribution of the logarithm.
+  double variation = 0;
 
   void Run(double seconds) {
     for (const double end = now_ + seconds; now_ < end; now_ += 0.0001) {
@@ -142,6 +149,7 @@ class Traffic {
                      ? factor * each->expected_seconds
                      : seconds_per_sample * static_cast<double>(each->samples);
     }
+    seconds *= std::exp(std::normal_distribution<double>(0, 1)(random_) * variation);
     worker->is_busy = true;
     worker->seconds = seconds;
     worker->end = now_ + seconds;
@@ -175,6 +183,43 @@ TEST(WaitTest, UnderThreeTimesTheLoadNobodyWaitsLongerThanTheLimitAndNothingIsLo
     EXPECT_GE(traffic.busy(), 0.99);
     EXPECT_GT(traffic.stream(0).refused, traffic.stream(0).admitted);
   }
+}
+
+// Few batches are ahead of who waits for as long as the limit, so that their times do not even out.
+TEST(WaitTest, WhereTimesVaryStillOneInAHundredWaitsLongerThanTheLimit) {
+  for (const double variation : {0.1, 0.3}) {
+    for (const double fixed : {0.05, 0.15, 0.2}) {
+      SCOPED_TRACE(::testing::Message() << variation << ", " << fixed);
+      Traffic traffic({.workers = 2, .max_queue_samples = 1 << 20, .max_queue_seconds = kLimit},
+                      {{.model = NewModel("a"), .per_second = 3 * 2 * kMaxBatch / fixed}});
+      traffic.fixed_seconds = fixed;
+      traffic.seconds_per_sample = 0;
+      traffic.variation = variation;
+      traffic.Settle(60);
+      traffic.Run(240);
+      EXPECT_LE(traffic.stream(0).Percentile(0.99), kLimit);
+      EXPECT_GE(traffic.busy(), 0.99);
+      // Not for want of those who wait.
+      EXPECT_GE(traffic.stream(0).Mean(), 0.3 * kLimit);
+    }
+  }
+}
+
+TEST(WaitCautionTest, SettlesWhereOneIn200WaitsTooLongAndForgets) {
+  WaitCaution caution;
+  EXPECT_EQ(caution.value(), 1);
+  std::mt19937 random(2);
+  std::normal_distribution<double> ratio(1.0, 0.15);
+  double sum = 0;
+  for (int i = 0; i < 200000; ++i) {
+    caution.Add(ratio(random) > caution.value());
+    if (i >= 50000) sum += caution.value() / 150000;
+  }
+  EXPECT_NEAR(sum, 1.0 + 2.576 * 0.15, 0.02);
+  for (int i = 0; i < 1000; ++i) caution.Add(true);
+  EXPECT_EQ(caution.value(), 2);
+  for (int i = 0; i < 40000; ++i) caution.Add(false);
+  EXPECT_EQ(caution.value(), 1);
 }
 
 TEST(WaitTest, BelowTheCapacityNobodyIsRefused) {
