@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
+import cards
 import installed
 import odd_stacks
 import sized_stacks
@@ -131,6 +132,9 @@ class ExportStackTest(unittest.TestCase):
                                 ('ema/', 'not of the module: net.first.weight')):
             with self.assertRaisesRegex(deeppcr.ExportError, problem):
                 self.export(module, example, 'other', weights=path, prefix=prefix)
+        for prefix in ('', 'ema', 'ema.'):
+            with self.assertRaisesRegex(deeppcr.ExportError, "for those in 'ema' begin the prefix with 'ema/'"):
+                self.export(module, example, 'other', weights=path, prefix=prefix)
         wide = odd_stacks.Loop(outputs=4)
         with self.assertRaisesRegex(deeppcr.ExportError, r'of other shapes: last.weight \(\[4, 8\]'):
             self.export(module, example, 'other', weights=wide.state_dict())
@@ -153,6 +157,7 @@ class ExportStackTest(unittest.TestCase):
         self.assertIn('library_name: deeppcr', card)
         self.assertIn('A stack of 12 layers of 8 values, made of `Loop`', card)
         self.assertIn(f'{report.error:.1e}', card)
+        cards.run(card, self.folder, SERVER)
 
     def test_validate_lists_all_problems(self):
         module, example = odd_stacks.STACKS['loop'][0]()

@@ -15,6 +15,7 @@ import unittest.mock
 import numpy as np
 import torch
 
+import cards
 import installed
 import odd_modules
 
@@ -115,6 +116,14 @@ class ExportTest(unittest.TestCase):
         self.assertLessEqual(report.error, max(1e-5, 2 * report.torch_error))
         with self.assertRaisesRegex(ExportError, 'outputs: expected 6 elements'):
             self.export(module, example, 'other')
+
+    def test_cards_have_a_program_that_runs(self):
+        for name in ('mlp', 'conditioned', 'class_condition'):
+            with self.subTest(name):
+                module, example = odd_modules.MODULES[name][0]()
+                how = {'num_classes': 5} if name == 'class_condition' else {}
+                self.export(module, example, name, **how)
+                cards.run((self.folder / name / 'README.md').read_text(), self.folder, SERVER)
 
     def test_what_is_there_stays(self):
         module, example = odd_modules.MODULES['mlp'][0]()

@@ -10,6 +10,19 @@ from typing import Any
 from deeppcr.exporting.report import ExportReport
 
 
+def _call(name: str, config: dict[str, Any]) -> str:
+    """One that runs as it is printed."""
+    if config["model_type"] != "diffusion":
+        inputs = f"[[0.0] * {config['input_dim']}]"
+        return f'client.forward("{name}", {inputs})'
+    given = ""
+    if "conditioning_dim" in config:
+        given = f", conditioning=[0.0] * {config['conditioning_dim']}"
+    elif config.get("num_classes"):
+        given = ", class_labels=[0] * 16"
+    return f'client.generate("{name}", 16, seed=0{given})'
+
+
 def write_card(
     folder: pathlib.Path, report: ExportReport, config: dict[str, Any], source: str
 ) -> None:
@@ -17,11 +30,7 @@ def write_card(
     path = folder / "README.md"
     if path.exists():
         return
-    call = (
-        f'client.generate("{folder.name}", 16, seed=0)'
-        if config["model_type"] == "diffusion"
-        else f'client.forward("{folder.name}", inputs)  # [n, {config["input_dim"]}]'
-    )
+    call = _call(folder.name, config)
     path.write_text(
         f"""---
 library_name: deeppcr

@@ -73,7 +73,7 @@ def with_weights(
     state = {
         str(name)[len(prefix) :]: _tensor_of(str(name), value)
         for name, value in found.items()
-        if str(name).startswith(prefix)
+        if str(name).startswith(prefix) and str(name) != prefix
     }
     wanted = module.state_dict()
     missing = [name for name in wanted if name not in state]
@@ -94,7 +94,13 @@ def with_weights(
     ]
     if problems:
         names = _some([str(name) for name in found])
-        raise ExportError(f"weights: {'; '.join(problems)} (with the prefix {prefix!r} of {names})")
+        nested = [str(name) for name, value in found.items() if isinstance(value, Mapping)]
+        hint = (
+            f"; for those in {nested[0]!r} begin the prefix with '{nested[0]}/'" if nested else ""
+        )
+        raise ExportError(
+            f"weights: {'; '.join(problems)} (with the prefix {prefix!r} of {names}){hint}"
+        )
     with module_errors("does not take the weights"):
         loaded = copy.deepcopy(module)
         loaded.load_state_dict(state)
