@@ -353,7 +353,8 @@ void Schedule::TakeBatch(Models::iterator picked, TimePoint now, bool only_short
 // whatever the caution is, some that are let in are above a quarter of it.
 void Schedule::NoteWait(const Job& job, TimePoint now) const {
   const double limit = OptionsFor(*job.model, options_).max_queue_seconds;
-  if (limit > 0 && job.predicted_wait_ >= limit / 4)
+  // Nor do those of whom the limit was not asked.
+  if (limit > 0 && job.predicted_wait_ >= limit / 4 && !job.may_wait_long)
     job.model->queue.wait_caution.Add(SecondsOf(now - job.enqueued_) > limit);
 }
 

@@ -364,6 +364,24 @@ TEST_F(AdmissionTest, WhoMayNotStartKeepsNobodyWaiting) {
   EXPECT_TRUE(Admit(other, NewJob(next)).ok());
 }
 
+TEST_F(AdmissionTest, OnlyWaitsOfThoseWhoWereHeldAgainstTheLimitMakeItStricter) {
+  Schedule schedule({.workers = 1, .max_queue_seconds = 2.5});
+  Teach(schedule, model_);
+  for (const bool may_wait_long : {true, false}) {
+    Occupy(schedule, model_);
+    const Schedule::Batch running = batch_;
+    PlainJob* job = NewJob(model_, kMaxBatch);
+    job->may_wait_long = may_wait_long;
+    ASSERT_TRUE(Admit(schedule, job).ok());
+    EXPECT_NEAR(job->predicted_wait(), 1, 1e-6);
+    now_ += std::chrono::seconds(3);
+    schedule.Finish(running, 1);
+    ASSERT_TRUE(schedule.Take(now_, &batch_));
+    schedule.Finish(batch_, 1);
+    EXPECT_EQ(model_->queue.wait_caution.value() > 1, !may_wait_long);
+  }
+}
+
 TEST_F(AdmissionTest, AWarmUpWaitsAsLongAsItHasTo) {
   Schedule schedule({.workers = 1, .max_queue_seconds = 0.5});
   Teach(schedule, model_);
