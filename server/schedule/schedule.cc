@@ -349,11 +349,11 @@ void Schedule::TakeBatch(Models::iterator picked, TimePoint now, bool only_short
   if (!only_short) NoteRunning(now, batch);
 }
 
-// Learns from a wait that is over. Waits that were predicted to be short tell nothing of the limit;
-// whatever the caution is, some that are let in are above a quarter of it.
+// Learns from a wait that is over, of those who were held against the limit. Waits that were
+// predicted to be short tell nothing of it; whatever the caution is, some that are let in are above
+// a quarter.
 void Schedule::NoteWait(const Job& job, TimePoint now) const {
   const double limit = OptionsFor(*job.model, options_).max_queue_seconds;
-  // Nor do those of whom the limit was not asked.
   if (limit > 0 && job.predicted_wait_ >= limit / 4 && !job.may_wait_long)
     job.model->queue.wait_caution.Add(SecondsOf(now - job.enqueued_) > limit);
 }

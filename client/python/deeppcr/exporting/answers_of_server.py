@@ -18,10 +18,10 @@ from deeppcr.safetensors_file import write_safetensors
 from deeppcr.serving import Server, serve
 
 # Keys of config.json that say how steps are made.
-_OF_STEPS = (
-    *("num_inference_steps", "eta", "use_clipped_model_output", "mu"),
-    "diffusers_compatible",
-)
+_OF_STEPS = {
+    *("num_inference_steps", "eta", "mu"),
+    *("use_clipped_model_output", "diffusers_compatible"),
+}
 
 
 def _table_of_predictions(times: list[float]) -> dict[str, Any]:
