@@ -11,6 +11,18 @@ import numpy as np
 
 
 @dataclass(frozen=True)
+class Question:
+    """What is asked of a denoiser's files."""
+
+    module: Any  # the Denoiser, of which they are
+    folder: pathlib.Path
+    config: dict[str, Any]
+    times: list[float]
+    states: Any  # [n, D] for the first time; others are drawn
+    condition: Any  # [n, ...] or None
+
+
+@dataclass(frozen=True)
 class Predictions:
     """A denoiser's, at each of the times that were asked for."""
 
@@ -31,16 +43,8 @@ class Answers(Protocol):
     def outputs(self, folder: pathlib.Path, groups: list[Any]) -> list[Any]:
         """Of a stack: [n, output_dim] of each [n, input_dim]."""
 
-    def predictions(
-        self,
-        module: Any,  # the Denoiser, of which the files are
-        folder: pathlib.Path,
-        config: dict[str, Any],
-        times: list[float],
-        states: Any,
-        condition: Any,
-    ) -> Predictions:
-        """Of a denoiser: [n, D] states for the first time, others are drawn; condition or None."""
+    def predictions(self, question: Question) -> Predictions:
+        """Of a denoiser."""
 
 
 def sizes_of_states(n: int) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from deeppcr.exporting.answers import Predictions, sizes_of_states
+from deeppcr.exporting.answers import Predictions, Question, sizes_of_states
 from deeppcr.exporting.report import ExportError, first_line
 from deeppcr.safetensors_file import read_safetensors
 
@@ -120,37 +120,33 @@ class NumPyAnswers:
 
         return [answer(rows) for rows in groups]
 
-    def predictions(
-        self,
-        module: Any,
-        folder: pathlib.Path,
-        config: dict[str, Any],
-        times: list[float],
-        states: Any,
-        condition: Any,
-    ) -> Predictions:
-        denoiser = _Program(folder / "denoiser.onnx", {})
+    def predictions(self, question: Question) -> Predictions:
+        denoiser = _Program(question.folder / "denoiser.onnx", {})
+        module, states = question.module, question.states
         time_shape = tuple(module.example[1].shape)
         time_type = module.example[1].numpy().dtype
         rng = np.random.default_rng(1)
         before, predictions = [], []
-        for time, size in zip(times, sizes_of_states(len(times)), strict=True):
+        sizes = sizes_of_states(len(question.times))
+        for time, size in zip(question.times, sizes, strict=True):
             rows = []
             for i, state in enumerate(states):
                 inputs = {"x": state.reshape(1, *module.state_shape)}
                 inputs["t"] = np.full(time_shape, time, time_type)
-                if condition is not None:
-                    inputs["c"] = condition[i : i + 1].reshape(module.example[2].shape)
+                if question.condition is not None:
+                    inputs["c"] = question.condition[i : i + 1].reshape(module.example[2].shape)
                 rows.append(denoiser(**inputs).reshape(1, -1))
             before.append(states)
             predictions.append(np.concatenate(rows))
             states = (size * rng.standard_normal(states.shape)).astype(np.float32)
         outputs = states
-        if (folder / "model.safetensors").exists():
-            tensors = read_safetensors(folder / "model.safetensors")
+        if (question.folder / "model.safetensors").exists():
+            tensors = read_safetensors(question.folder / "model.safetensors")
             layers = len(tensors) // 2
             for j in range(layers):
                 outputs = _affine(tensors, f"decoder.{j}", outputs)
                 if j + 1 < layers:
-                    outputs = _activated(config.get("decoder_activation", "identity"), outputs)
+                    outputs = _activated(
+                        question.config.get("decoder_activation", "identity"), outputs
+                    )
         return Predictions(before, predictions, states, outputs)

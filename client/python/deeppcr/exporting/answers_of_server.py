@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from deeppcr.exporting.answers import Predictions, sizes_of_states
+from deeppcr.exporting.answers import Predictions, Question, sizes_of_states
 from deeppcr.exporting.checking import validate
 from deeppcr.exporting.report import ExportError
 from deeppcr.exporting.tracing import write_onnx
@@ -77,27 +77,21 @@ class ServerAnswers:
                 np.asarray(client.forward("check", rows, solver="sequential")) for rows in groups
             ]
 
-    def predictions(
-        self,
-        module: Any,
-        folder: pathlib.Path,
-        config: dict[str, Any],
-        times: list[float],
-        states: Any,
-        condition: Any,
-    ) -> Predictions:
-        check = _write_check(folder, config, _table_of_predictions(times))
+    def predictions(self, question: Question) -> Predictions:
+        config, times = question.config, question.times
+        check = _write_check(question.folder, config, _table_of_predictions(times))
         given = {}
-        if condition is not None:
-            given["class_labels" if config.get("num_classes") else "conditioning"] = condition
+        if question.condition is not None:
+            name = "class_labels" if config.get("num_classes") else "conditioning"
+            given[name] = question.condition
         trajectories = []
-        for half in module.halves():
-            if half is not module:
+        for half in question.module.halves():
+            if half is not question.module:
                 write_onnx(half.module, half.example, check / "denoiser.onnx")
             with self._serve(check) as server:
                 result = server.client(timeout=300).generate(
                     "check",
-                    initial_noise=states,
+                    initial_noise=question.states,
                     solver="sequential",
                     seed=1,  # with which halves have the same states
                     return_trajectory=True,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from deeppcr.exporting.answers import Answers
+from deeppcr.exporting.answers import Answers, Question
 from deeppcr.exporting.checking import compared
 from deeppcr.exporting.network import check_samples_are_alone
 from deeppcr.exporting.report import Difference, ExportError
@@ -145,7 +145,7 @@ def compare_predictions(
     given = None
     if condition is not None:
         given = (condition if num_classes else condition.reshape(len(states), -1)).numpy()
-    found = answers.predictions(module, folder, config, times, states.numpy(), given)
+    found = answers.predictions(Question(module, folder, config, times, states.numpy(), given))
     differences: list[Difference] = []
     for time, at, predicted in zip(times, found.states, found.predictions, strict=True):
         rows = torch.from_numpy(at)
