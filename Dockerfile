@@ -5,8 +5,9 @@
 #   docker build -t deeppcr-serve:cuda --build-arg CUDA=on \
 #     --build-arg BUILD_BASE=<with toolkit> --build-arg BASE=<with CUDA runtime and cuBLAS> .
 # The image holds no models: mount a model repository at /models.
-ARG BUILD_BASE=debian:12
-ARG BASE=debian:12-slim
+# The bases are those of 2026-08-03, for each platform (deploy/README.md, "Images by digest").
+ARG BUILD_BASE=debian:12@sha256:813017f3d62be4b5891a7acca6a01bdcd4b8513daa81b1ab99d3a50385b26931
+ARG BASE=debian:12-slim@sha256:abd67ffcfa541b485a3dff59865ab629aa048a6c613e639d36e7456b0b229241
 
 FROM ${BUILD_BASE} AS build
 ARG CUDA=off
@@ -28,7 +29,9 @@ RUN deploy/runtime_packages.sh /opt/deeppcr/bin/* > /opt/deeppcr/runtime_package
 
 FROM ${BASE} AS runtime
 COPY --from=build /opt/deeppcr/runtime_packages.txt /tmp/runtime_packages.txt
+# What Debian has mended since the base was made comes with the packages.
 RUN apt-get update -q \
+    && apt-get upgrade -y -q \
     && xargs -a /tmp/runtime_packages.txt \
          apt-get install -y -q --no-install-recommends \
     && rm -rf /var/lib/apt/lists/* /tmp/runtime_packages.txt \

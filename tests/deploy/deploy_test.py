@@ -104,7 +104,8 @@ class ComposeTest(unittest.TestCase):
 
     def test_images_are_pinned(self):
         for name, service in COMPOSE['services'].items():
-            self.assertRegex(service['image'], r':(v?\d+\.\d+\.\d+|cpu)$', name)
+            wanted = ':cpu$' if name == 'server' else r':v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}$'
+            self.assertRegex(service['image'], wanted, name)
 
     def test_server_flags_exist_and_the_grace_period_covers_the_drain(self):
         service = COMPOSE['services']['server']
@@ -494,7 +495,10 @@ class DockerfileTest(unittest.TestCase):
 
     def test_bases_are_build_arguments(self):
         self.assertEqual(len(self.stages), 2)
-        self.assertIn('ARG BASE=debian:12-slim', self.lines)
+        for name in ('BUILD_BASE=debian:12', 'BASE=debian:12-slim'):
+            pinned = [line for line in self.lines if line.startswith(f'ARG {name}@')]
+            self.assertEqual(len(pinned), 1, name)
+            self.assertRegex(pinned[0], '@sha256:[0-9a-f]{64}$')
         self.assertTrue(self.stages[0][0].startswith('FROM ${BUILD_BASE}'))
         self.assertTrue(self.final[0].startswith('FROM ${BASE}'))
 
