@@ -5,6 +5,7 @@
 usage: export_test.py SERVER [unittest arguments]
 """
 
+import copy
 import json
 import pathlib
 import sys
@@ -133,6 +134,28 @@ class ExportTest(unittest.TestCase):
             self.export(module, example)
         self.assertEqual((self.folder / 'model/1/denoiser.onnx').read_bytes(), before)
         self.export(module, example, version=2)
+
+    def test_buffers_are_what_they_were(self):
+        class Counting(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = torch.nn.Linear(4, 4)
+                self.register_buffer('calls', torch.zeros(()))
+                self.register_buffer('last', torch.zeros(1, 4))
+                self.register_buffer('wide', torch.ones(1).expand(4))
+
+            def forward(self, x, t):
+                self.calls += 1
+                self.last = x.detach()
+                return self.net(x * self.wide)
+
+        module = Counting()
+        last, before = module.last, copy.deepcopy(module.state_dict())
+        self.export(module, (torch.randn(1, 4), torch.tensor([1])))
+        self.assertIs(module.last, last)
+        for name, value in module.state_dict().items():
+            self.assertTrue(torch.equal(value, before[name]), name)
+        self.assertTrue(module.training)
 
     def test_a_version_is_published_whole_or_not_at_all(self):
         module, example = odd_modules.MODULES['mlp'][0]()

@@ -20,15 +20,30 @@ OPSET = 16  # with 17 PyTorch 1.13 fails on LayerNorm without weights
 
 @contextlib.contextmanager
 def evaluating(module: Any) -> Iterator[None]:
-    """Dropout off and statistics frozen, for as long as it is looked at."""
+    """Dropout off and statistics frozen, for as long as it is looked at.
+
+    Buffers that the module changes as it runs, as counters, are what they were afterwards.
+    """
     import torch
 
     modes = {each: each.training for each in module.modules()}
+    buffers = [
+        (of, name, buffer, buffer.detach().clone(), buffer._version)
+        for of in modes
+        for name, buffer in of._buffers.items()
+        if buffer is not None and not buffer.is_inference()  # nothing writes into those
+    ]
     module.eval()
     try:
         with torch.no_grad():
             yield
     finally:
+        with torch.no_grad():
+            for of, name, buffer, value, written in buffers:
+                if of._buffers.get(name) is not buffer:
+                    of._buffers[name] = buffer
+                if buffer._version != written:
+                    buffer.copy_(value)
         for each, training in modes.items():
             each.training = training
 
