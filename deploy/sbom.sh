@@ -17,6 +17,7 @@ version="${version##* }"
 created="$(date -u -d "@${SOURCE_DATE_EPOCH:-$(date +%s)}" +%Y-%m-%dT%H:%M:%SZ)"
 # shellcheck disable=SC2016 # the names are dpkg-query's
 packages="$(dpkg-query -W -f '${db:Status-Abbrev}\t${Package}\t${Version}\t${Architecture}\t${source:Package}\t${source:Version}\n')"
+[ -n "$packages" ] || fail "dpkg lists no package"
 namespace="$({ echo "$version $created $packages"; cat "$1"; } | sha256sum | cut -c 1-32)"
 
 cat <<DOCUMENT
@@ -44,11 +45,11 @@ awk -F '\t' '
     gsub(/:/, "%3A", text)
     return text
   }
-  $1 ~ /^ii/ {
+  $1 ~ /^.i/ {
     id = "SPDXRef-Package-" ++count
     printf "\nPackageName: %s\nSPDXID: %s\nPackageVersion: %s\n", $2, id, $3
     printf "PackageSourceInfo: built package from: %s %s\n", $5, $6
     printf "PackageDownloadLocation: NOASSERTION\nFilesAnalyzed: false\n"
     printf "ExternalRef: PACKAGE-MANAGER purl pkg:deb/debian/%s@%s?arch=%s\n", escaped($2), escaped($3), $4
-    printf "Relationship: SPDXRef-deeppcr-server DEPENDS_ON %s\n", id
+    printf "Relationship: SPDXRef-DOCUMENT DESCRIBES %s\n", id
   }' <<<"$packages"

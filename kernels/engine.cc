@@ -13,6 +13,8 @@
 #include "kernels/backend/registry.h"
 #include "kernels/base/control_group.h"
 #include "kernels/base/file.h"
+#include "kernels/base/memory_budget.h"
+#include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/base/thread_pool.h"
@@ -49,11 +51,24 @@ std::vector<std::string_view> AutoAndNamesOf(const Rows& rows) {
   return names;
 }
 
+// What a model takes at least, before it is read: the folder of a hub may hold other files beside.
+// A size that could not be doubled is none that fits.
+int64_t BytesOfFiles(const std::filesystem::path& directory) {
+  int64_t bytes = 0;
+  for (const char* const name : {"model.safetensors", "denoiser.onnx", "block.onnx"}) {
+    std::error_code none;
+    const uintmax_t size = std::filesystem::file_size(directory / name, none);
+    if (!none) bytes += static_cast<int64_t>(std::min<uintmax_t>(size, uintmax_t{1} << 58));
+  }
+  return bytes;
+}
+
 class EngineImpl final : public Engine {
  public:
   EngineImpl(EngineOptions options, SelectedBackends selected)
       : options_(std::move(options)),
         selected_(std::move(selected)),
+        budget_(std::make_shared<MemoryBudget>(options_.max_memory_bytes)),
         pool_(NumThreads(options_.num_threads)) {}
 
   std::string_view backend() const override { return First().name(); }
@@ -64,12 +79,16 @@ class EngineImpl final : public Engine {
       const std::string& directory, const LoadProgress& progress, const CancelToken* token,
       std::span<const std::shared_ptr<const LoadedModel>> loaded) const override {
     if (progress) progress(LoadNews::kStep, "reading");
+    // As they are in the files and as they are kept.
+    MemoryShare reading(budget_);
+    DEEPPCR_RETURN_IF_ERROR(WithContext(reading.Set(2 * BytesOfFiles(directory)), directory));
     std::vector<std::string> notes;
     DEEPPCR_ASSIGN_OR_RETURN(Model model,
                              ReadModel(directory, {.max_weights_bytes = options_.max_model_bytes,
                                                    .token = token,
                                                    .parameters = options_.gradients,
                                                    .notes = &notes}));
+    DEEPPCR_RETURN_IF_ERROR(WithContext(reading.Set(MemoryBytes(model)), directory));
     if (!model.no_parameters.empty())
       notes.push_back(StrCat("no gradients by parameters: ", model.no_parameters));
     for (const std::string& note : notes)
@@ -79,6 +98,8 @@ class EngineImpl final : public Engine {
     return PrepareModel(std::move(model), {.backends = selected_.backends,
                                            .pool = &pool_,
                                            .options = &options_,
+                                           .budget = budget_,
+                                           .reading = &reading,
                                            .progress = progress,
                                            .token = token,
                                            .plan_json = std::move(plan_json),
@@ -104,6 +125,7 @@ class EngineImpl final : public Engine {
 
   const EngineOptions options_;
   const SelectedBackends selected_;
+  const std::shared_ptr<MemoryBudget> budget_;
   mutable ThreadPool pool_;
 };
 

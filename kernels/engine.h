@@ -48,6 +48,9 @@ struct EngineOptions {
   // 0, or less than the weights take: requests choose among those of config.json. -1: as many as
   // kUnplannedCopies of the weights take, at least kLeastUnplannedBytes.
   int64_t max_unplanned_bytes = -1;
+  // Bytes that all models of the engine may take together in the memory of the host, with what is
+  // made on demand; the least recently used of that goes where another model needs the room.
+  int64_t max_memory_bytes = INT64_MAX;
   // Load models with their backward passes, which take the recurrent weights once more, and
   // workspaces of up to max_workspace_bytes per thread besides; models whose steps are a program
   // keep all weights for gradients by parameters.

@@ -53,12 +53,14 @@ class UnplannedSystems {
         backends_(backends),
         options_(*context.options),
         pool_(*context.pool),
-        cache_(UnplannedBytes(model_, options_) - MemoryBytes(model_)) {}
+        budget_(context.budget),
+        cache_(UnplannedBytes(model_, options_) - MemoryBytes(model_), budget_) {}
 
   std::shared_ptr<const PreparedSystem> Find(const SystemKey& key) const {
     return cache_.Find(key);
   }
-  int64_t memory_bytes() const { return MemoryBytes(model_) + cache_.memory_bytes(); }
+  int64_t model_bytes() const { return MemoryBytes(model_); }
+  int64_t memory_bytes() const { return model_bytes() + cache_.memory_bytes(); }
 
   // The system of this name with a plan made from that of the nearest of `planned`, or where
   // another backend runs it of `others`. One call at a time makes a system; the others wait, and
@@ -101,7 +103,8 @@ class UnplannedSystems {
            .count = std::ssize(planned),
            .max_bytes = cache_.max_bytes(),
            .spare_bytes = cache_.spare_bytes(),
-           .make_room = [&](int64_t bytes) { return cache_.MakeRoom(bytes); }},
+           .make_room = [&](int64_t bytes) { return cache_.MakeRoom(bytes); },
+           .budget = budget_},
           spec,
           {.max_bytes = cache_.max_bytes(), .token = token, .advice = "raise max_unplanned_bytes"},
           key, first || others.empty() ? *planned[nearest] : *others[nearest]);
@@ -121,6 +124,7 @@ class UnplannedSystems {
   const std::span<const SelectedBackend> backends_;
   const EngineOptions& options_;
   ThreadPool& pool_;
+  const std::shared_ptr<MemoryBudget> budget_;
   mutable std::mutex making_;
   mutable SystemCache cache_;
 };
@@ -131,8 +135,9 @@ class LoadedModelImpl final : public LoadedModel {
   // the planned systems and no others.
   LoadedModelImpl(ModelInfo info, Systems planned, Systems others,
                   std::unique_ptr<UnplannedSystems> unplanned,
-                  std::shared_ptr<const ParameterModel> parameters)
-      : info_(std::move(info)),
+                  std::shared_ptr<const ParameterModel> parameters, MemoryShare kept)
+      : kept_(std::move(kept)),
+        info_(std::move(info)),
         planned_(std::move(planned)),
         others_(std::move(others)),
         unplanned_(std::move(unplanned)),
@@ -209,6 +214,7 @@ class LoadedModelImpl final : public LoadedModel {
     return takes_other ? others_[i] : planned_[i];
   }
 
+  const MemoryShare kept_;  // of the weights as they were read
   const ModelInfo info_;
   const Systems planned_;  // the default first
   const Systems others_;   // in the same order; or empty
@@ -297,7 +303,8 @@ absl::StatusOr<Systems> PreparePlanned(const Model& model, const PlanFile* plans
                                       .pool = *context.pool,
                                       .progress = context.progress,
                                       .token = context.token,
-                                      .count = std::ssize(model.systems)};
+                                      .count = std::ssize(model.systems),
+                                      .budget = context.budget};
   Systems systems;
   const int64_t most = kMaxPackedCopies * context.options->max_model_bytes;
   for (const SystemSpec& spec : model.systems) {
@@ -320,9 +327,10 @@ struct PassedOver {
   std::string reason;
 };
 
-std::shared_ptr<const LoadedModel> Loaded(Model model, Systems planned, Systems others,
-                                          const SelectedBackend& on, PassedOver passed_over,
-                                          const LoadContext& context) {
+absl::StatusOr<std::shared_ptr<const LoadedModel>> Loaded(Model model, Systems planned,
+                                                          Systems others, const SelectedBackend& on,
+                                                          PassedOver passed_over,
+                                                          const LoadContext& context) {
   ModelInfo info = InfoOf(model, *on.backend, planned, *context.options);
   if (!others.empty()) {
     info.other_backend = std::string(others.front()->resolve().backend);
@@ -336,8 +344,16 @@ std::shared_ptr<const LoadedModel> Loaded(Model model, Systems planned, Systems 
     unplanned = std::make_unique<UnplannedSystems>(
         std::move(model), context.backends.subspan(static_cast<size_t>(&on - &context.backends[0])),
         context);
-  return std::make_shared<LoadedModelImpl>(std::move(info), std::move(planned), std::move(others),
-                                           std::move(unplanned), std::move(parameters));
+  MemoryShare kept;
+  if (context.reading != nullptr) {
+    kept = std::move(*context.reading);
+    int64_t bytes = unplanned == nullptr ? 0 : unplanned->model_bytes();
+    if (parameters != nullptr) bytes += MemoryBytes(*parameters);
+    DEEPPCR_RETURN_IF_ERROR(kept.Set(bytes));
+  }
+  return std::make_shared<const LoadedModelImpl>(std::move(info), std::move(planned),
+                                                 std::move(others), std::move(unplanned),
+                                                 std::move(parameters), std::move(kept));
 }
 
 // Why another backend has to run the model; nothing if the load has succeeded, or is over.

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/backend/registry.h"
+#include "kernels/base/memory_budget.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/engine.h"
 #include "kernels/model/model.h"
@@ -21,6 +22,8 @@ struct LoadContext {
   std::span<const SelectedBackend> backends;  // in the order in which they are tried
   ThreadPool* pool = nullptr;
   const EngineOptions* options = nullptr;
+  std::shared_ptr<MemoryBudget> budget;  // of all models; may be null
+  MemoryShare* reading = nullptr;        // of the model as it was read; may be null
   LoadProgress progress;
   const CancelToken* token = nullptr;    // may be null
   std::optional<std::string> plan_json;  // text of the model's plan.json, if there is one

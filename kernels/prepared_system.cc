@@ -70,10 +70,13 @@ class Preparation {
     // A group of samples as large as half of what the system may take leaves room for the weights.
     packing.max_workspace_bytes =
         std::min(with_.options.max_workspace_bytes / with_.count, with_.max_bytes / 2);
+    LimitToBudget(&packing);
     DEEPPCR_ASSIGN_OR_RETURN(parts_.system, backend_.NewSystem(spec_, packing));
+    DEEPPCR_RETURN_IF_ERROR(parts_.memory.Set(parts_.system->memory_bytes()));
     DEEPPCR_ASSIGN_OR_RETURN(const Workspaces workspaces, ChooseWorkspaces());
     const SpaceLimits& limits = workspaces.forward;
     if (with_.make_room) DEEPPCR_RETURN_IF_ERROR(with_.make_room(BytesOf(workspaces)));
+    DEEPPCR_RETURN_IF_ERROR(parts_.memory.Set(BytesOf(workspaces)));
     absl::StatusOr<std::unique_ptr<Runner>> runner =
         Runner::Create(*parts_.system, shape_, limits, &with_.pool,
                        with_.options.max_concurrent_runs, workspaces.lanes);
@@ -87,6 +90,7 @@ class Preparation {
                       .system = key_,
                       .backend = backend_.name()};
     DEEPPCR_RETURN_IF_ERROR(PrepareBackward(workspaces));
+    DEEPPCR_RETURN_IF_ERROR(parts_.memory.Set(parts_.memory_bytes()));
     Calibrate();
     if (Fired(with_.token)) return absl::CancelledError("stopped during calibration");
     return absl::OkStatus();
@@ -186,6 +190,18 @@ class Preparation {
   }
   void Warn(std::string_view text) const { Say(text, LoadNews::kProblem); }
 
+  MemoryBudget* budget() const { return backend_.on_gpu() ? nullptr : with_.budget.get(); }
+
+  // Refuses what is known to exceed the budget before it is packed.
+  void LimitToBudget(PackingLimits* packing) {
+    if (budget() == nullptr) return;
+    parts_.memory = MemoryShare(with_.budget);
+    const int64_t available = budget()->Available();
+    if (available >= packing->max_bytes) return;
+    packing->max_bytes = available;
+    packing->advice = "models share the memory of this process";
+  }
+
   // Limits of workspaces, and how many there are.
   struct Workspaces {
     SpaceLimits forward;
@@ -216,7 +232,9 @@ class Preparation {
     }
     const int most =
         Runner::NumLanes(parts_.system->grouping(), with_.pool, with_.options.max_concurrent_runs);
-    const int64_t room = std::min(with_.max_bytes, with_.spare_bytes / 2) - BytesOf(chosen);
+    int64_t spare = with_.spare_bytes;
+    if (budget() != nullptr) spare = std::min(spare, budget()->free());
+    const int64_t room = std::min(with_.max_bytes, spare / 2) - BytesOf(chosen);
     if (room > 0)
       chosen.lanes = static_cast<int>(std::min<int64_t>(most, 1 + room / LaneBytes(chosen)));
     return chosen;

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/backend/registry.h"
+#include "kernels/base/memory_budget.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/engine.h"
 #include "kernels/model/model.h"
@@ -42,6 +43,7 @@ absl::StatusOr<SpaceLimits> ChooseSpaceLimits(const System& system, int64_t num_
 class PreparedSystem final : public LoadedSystem {
  public:
   struct Parts {
+    MemoryShare memory;  // of what follows, and so given back after it
     std::unique_ptr<System> system;
     std::unique_ptr<Runner> runner;            // has spaces of the system
     std::unique_ptr<BackwardRunner> backward;  // null: no backward pass
@@ -52,6 +54,12 @@ class PreparedSystem final : public LoadedSystem {
     PlanKey key;
     Plan plan;
     ResolveContext resolve;
+
+    int64_t memory_bytes() const {
+      return system->memory_bytes() + runner->memory_bytes() +
+             (backward == nullptr ? 0 : backward->memory_bytes()) +
+             (summer == nullptr ? 0 : summer->memory_bytes());
+    }
   };
 
   PreparedSystem(Parts parts, std::function<void(const absl::Status&)> device_failed)
@@ -85,11 +93,7 @@ class PreparedSystem final : public LoadedSystem {
   const ResolveContext& resolve() const { return parts_.resolve; }
   int64_t num_steps() const { return parts_.resolve.shape.num_steps; }
   int64_t packed_bytes() const { return parts_.system->memory_bytes(); }
-  int64_t memory_bytes() const {
-    return packed_bytes() + parts_.runner->memory_bytes() +
-           (parts_.backward == nullptr ? 0 : parts_.backward->memory_bytes()) +
-           (parts_.summer == nullptr ? 0 : parts_.summer->memory_bytes());
-  }
+  int64_t memory_bytes() const { return parts_.memory_bytes(); }
   // See ModelInfo::parameter_bytes.
   int64_t parameter_bytes() const {
     return parts_.summer == nullptr ? 0 : parts_.summer->workspace_bytes();
@@ -121,6 +125,8 @@ struct SystemPreparation {
   int64_t spare_bytes = INT64_MAX;
   // Makes room for a system with its workspaces, before it takes so many bytes; may be empty.
   std::function<absl::Status(int64_t bytes)> make_room;
+  // Of all models, which a system in the memory of a device does not count in; may be null.
+  std::shared_ptr<MemoryBudget> budget;
 };
 
 // Packs the system within `packing`, calibrates it, and finds its plan in plan.json

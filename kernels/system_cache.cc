@@ -17,6 +17,15 @@ bool Unused(const std::shared_ptr<const PreparedSystem>& system) { return system
 
 }  // namespace
 
+SystemCache::SystemCache(int64_t max_bytes, std::shared_ptr<MemoryBudget> budget)
+    : max_bytes_(max_bytes), budget_(std::move(budget)) {
+  if (budget_ != nullptr) budget_->Add(this);
+}
+
+SystemCache::~SystemCache() {
+  if (budget_ != nullptr) budget_->Remove(this);
+}
+
 std::shared_ptr<const PreparedSystem> SystemCache::Find(const SystemKey& key) {
   std::lock_guard lock(mutex_);
   const auto found = std::ranges::find_if(
@@ -51,18 +60,37 @@ absl::Status SystemCache::CheckRoomLocked(int64_t bytes) const {
 
 absl::StatusOr<SystemCache::Systems> SystemCache::MakeRoomLocked(int64_t bytes) {
   DEEPPCR_RETURN_IF_ERROR(CheckRoomLocked(bytes));
+  const int64_t all = bytes + BytesLocked();
+  return DropWhileLocked([&](int64_t dropped) {
+    return all - dropped > max_bytes_ || std::ssize(systems_) >= kMaxSystems;
+  });
+}
+
+SystemCache::Systems SystemCache::DropWhileLocked(absl::FunctionRef<bool(int64_t)> more) {
   Systems dropped;
-  int64_t all = bytes + BytesLocked();
-  for (auto oldest = systems_.end(); oldest != systems_.begin();) {
+  int64_t bytes = 0;
+  for (auto oldest = systems_.end(); oldest != systems_.begin() && more(bytes);) {
     --oldest;
-    if (all <= max_bytes_ && std::ssize(systems_) < kMaxSystems) break;
     if (!Unused(*oldest)) continue;
-    all -= (*oldest)->memory_bytes();
+    bytes += (*oldest)->memory_bytes();
     const auto next = std::next(oldest);
     dropped.splice(dropped.end(), systems_, oldest);
     oldest = next;
   }
   return dropped;
+}
+
+int64_t SystemCache::UnusedBytes() const {
+  std::lock_guard lock(mutex_);
+  int64_t bytes = 0;
+  for (const auto& system : systems_) bytes += Unused(system) ? system->memory_bytes() : 0;
+  return bytes;
+}
+
+void SystemCache::Drop(int64_t bytes) {
+  Systems dropped;  // destroyed outside the lock
+  std::lock_guard lock(mutex_);
+  dropped = DropWhileLocked([&](int64_t so_far) { return so_far < bytes; });
 }
 
 absl::Status SystemCache::Add(std::shared_ptr<const PreparedSystem> system) {

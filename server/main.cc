@@ -125,6 +125,9 @@ deeppcr::EngineOptions EngineOptionsOf(const deeppcr::ServerConfig& config) {
   options.max_model_bytes = config.max_model_bytes;
   options.max_workspace_bytes = config.max_workspace_bytes;
   options.max_unplanned_bytes = config.max_unplanned_bytes;
+  // What is left of the memory that this process may have.
+  if (const std::optional<int64_t> limit = deeppcr::ReadControlGroup().bytes)
+    options.max_memory_bytes = *limit - deeppcr::BudgetBytes(config);
   options.gradients = config.gradients;
   return options;
 }

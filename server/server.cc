@@ -128,13 +128,6 @@ absl::Status ClearPortFile(const std::string& path) {
   return absl::OkStatus();
 }
 
-// What is left to models of the memory that this process may have.
-std::optional<int64_t> ModelsBytes(const ServerConfig& config) {
-  const std::optional<int64_t> limit = ReadControlGroup().bytes;
-  if (!limit.has_value()) return std::nullopt;
-  return *limit - BudgetBytes(config);
-}
-
 absl::StatusOr<std::unique_ptr<Tracer>> MakeTracer(const ServerConfig& config, Logger& logger) {
   return Tracer::Create(
       {.rate = config.trace_rate,
@@ -161,7 +154,6 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
               .versions = config.versions,
               .allow_empty = config.allow_empty,
               .allow_failed = config.allow_failed,
-              .max_memory_bytes = ModelsBytes(config),
               .unload_patience = std::chrono::milliseconds(Milliseconds(config.drain_seconds))},
              *engine_, metrics_, logger),
       poller_(RepositoryOf(config), config.versions, store_),

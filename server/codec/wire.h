@@ -15,9 +15,9 @@
 
 namespace deeppcr {
 
-// Limit on the fields and elements of repeated scalars of a whole request: a label for each of 4096
-// samples, and the rest.
-inline constexpr int kMaxWireFields = 5120;
+// Limit on the fields and elements of repeated scalars of a whole request: a label and a target
+// class for each of 4096 samples, 4096 known elements, and the rest.
+inline constexpr int kMaxWireFields = 3 * 4096 + 1024;
 
 // Bytes that a field of unknown number takes in memory beside its data, at most.
 inline constexpr int64_t kUnknownFieldBytes = 128;

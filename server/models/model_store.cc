@@ -46,22 +46,10 @@ std::string PlanSources(const LoadedModel& model) {
   return StrJoin(sources, ", ", [](std::string_view source) { return std::string(source); });
 }
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// What a model takes at least, before it is read: the folder of a hub may hold other files beside.
-int64_t BytesOfFiles(const fs::path& directory) {
-  int64_t bytes = 0;
-  for (const char* const name : {"model.safetensors", "denoiser.onnx", "block.onnx"}) {
-    std::error_code none;
-    const uintmax_t size = fs::file_size(directory / name, none);
-    if (!none) bytes += static_cast<int64_t>(size);
-  }
-  return bytes;
 }
 
 // glibc keeps freed weights and measuring buffers in the heap of whichever thread freed them, so
@@ -180,26 +168,6 @@ std::vector<std::shared_ptr<const LoadedModel>> ModelStore::LoadedVersions(
   return loaded;
 }
 
-// Refuses a model of so many bytes beside those that are loaded. One that it replaces counts too:
-// it serves until the new one does.
-absl::Status ModelStore::CheckRoom(const std::string& place, int64_t bytes) const {
-  if (!options_.max_memory_bytes.has_value()) return absl::OkStatus();
-  int64_t others = 0;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [name, versions] : models_) {
-      for (const auto& [version, entry] : versions) {
-        if (entry.model != nullptr) others += entry.model->model->memory_bytes();
-      }
-    }
-  }
-  if (others + bytes <= *options_.max_memory_bytes) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      StrCat(place, ": takes ", bytes, " bytes beside ", others,
-             " of models that are loaded; the memory of this process leaves ",
-             *options_.max_memory_bytes, " to models"));
-}
-
 absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string& name,
                                                               int64_t version) {
   DEEPPCR_RETURN_IF_ERROR(options_.repository.CheckVersion(name, version));
@@ -207,7 +175,6 @@ absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string&
                            ReadServingFile(options_.repository.FolderOf(name), name));
   const std::string place = StrCat(name, "/", version);
   const std::string directory = options_.repository.FolderOf(name, version).string();
-  DEEPPCR_RETURN_IF_ERROR(CheckRoom(place, BytesOfFiles(directory)));
   const Clock::time_point start = Clock::now();
   const auto progress = [&](LoadNews news, std::string_view text) {
     const bool problem = news == LoadNews::kProblem;
@@ -220,7 +187,6 @@ absl::StatusOr<std::shared_ptr<ServedModel>> ModelStore::Read(const std::string&
     return absl::UnavailableError("the server is shutting down");
   DEEPPCR_RETURN_IF_ERROR(AsLoadError(loaded.status(), directory, place));
   DEEPPCR_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedModel> model, std::move(loaded));
-  DEEPPCR_RETURN_IF_ERROR(CheckRoom(place, model->memory_bytes()));
   if (warm_up_) {
     progress(LoadNews::kStep, "warming up");
     const absl::Status warm = warm_up_(model, stop_);
@@ -340,6 +306,7 @@ void ModelStore::Retire(const std::string& name, int64_t version) {
     logger_.Log(LogLevel::kInfo, "model_retired",
                 {{"model", name}, {"version", each}, {"superseded_by", version}});
   }
+  withdrawals_.fetch_add(1);
   GiveFreedMemoryBack();
 }
 
@@ -392,6 +359,7 @@ absl::Status ModelStore::Unload(const std::string& name, int64_t version) {
   }
   Erase(name, version);
   Notify();
+  withdrawals_.fetch_add(1);
   GiveFreedMemoryBack();
   for (const int64_t each : versions)
     logger_.Log(LogLevel::kInfo, "model_unloaded", {{"model", name}, {"version", each}});

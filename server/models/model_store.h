@@ -11,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,8 +43,6 @@ struct ModelStoreOptions {
   // Readiness also where no model is ready, and where models have failed.
   bool allow_empty = false;
   bool allow_failed = false;
-  // What all models together may hold; a load that would take more is refused. Nothing: no limit.
-  std::optional<int64_t> max_memory_bytes;
   // The time that Unload waits for requests in progress before it answers without them.
   std::chrono::milliseconds unload_patience{30000};
 };
@@ -95,6 +92,9 @@ class ModelStore {
   // (as version 0) a name that LoadAll refused.
   absl::StatusOr<ModelStatus> Describe(std::string_view name, int64_t version) const;
 
+  // How often versions were unloaded or retired, after which there may be room for others.
+  int64_t withdrawals() const { return withdrawals_.load(); }
+
   // All versions, by name, then number. Version 0: a name that LoadAll refused.
   std::vector<ModelStatus> List() const;
 
@@ -124,7 +124,6 @@ class ModelStore {
 
   absl::StatusOr<std::vector<std::string>> ScanRepository();
   std::vector<std::shared_ptr<const LoadedModel>> LoadedVersions(const std::string& name) const;
-  absl::Status CheckRoom(const std::string& place, int64_t bytes) const;
   absl::StatusOr<std::shared_ptr<ServedModel>> Read(const std::string& name, int64_t version);
   absl::StatusOr<ModelStatus> LoadVersion(const std::string& name, int64_t version, bool required);
   void Begin(const std::string& name, int64_t version, bool required);
@@ -155,6 +154,7 @@ class ModelStore {
   // The reasons why LoadAll made no entry for a name of the repository, by name.
   std::map<std::string, std::string, std::less<>> scan_errors_;
   bool scanned_ = false;
+  std::atomic<int64_t> withdrawals_{0};
 };
 
 }  // namespace deeppcr

@@ -99,10 +99,14 @@ void RepositoryPoller::Follow(const Version& version) {
   }
   const bool is_whole = !is_new && seen.files == files && !files.empty();
   seen.files = std::move(files);
-  if (!is_whole || seen.loaded == seen.files) return;
+  // What was refused is tried again once others are gone.
+  const bool has_room = seen.refused_after.has_value() && seen.refused_after < store_.withdrawals();
+  if (!is_whole || (seen.loaded == seen.files && !has_room)) return;
   seen.loaded = seen.files;
+  seen.refused_after.reset();
   // A failure is in the entry and in the log.
-  store_.Load(name, number).IgnoreError();
+  if (absl::IsFailedPrecondition(store_.Load(name, number).status()))
+    seen.refused_after = store_.withdrawals();
 }
 
 // True for folders that hold versions of a model: a repository that is not mounted may still hold

@@ -298,6 +298,8 @@ void Call::Log(const absl::Status& status, double seconds) const {
       {"version", version_},
       {"request_id", RequestId()},
       {"trace_id", Trace().trace_id},
+      {"client", client_ == nullptr ? std::string_view() : client_->name},
+      {"peer", PeerOf(*rpc_)},
       {"code", StatusCodeName(status.code())},
       {"samples", num_samples_},
       {"solver", solver_},

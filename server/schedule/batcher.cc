@@ -268,6 +268,11 @@ bool Batcher::Release(Worker* worker, Work* work, double seconds) {
     }
     return false;
   }
+  for (size_t i = 0; i < work->statuses.size(); ++i) {
+    const Job& job = *work->batch.jobs[i];
+    if (!work->statuses[i].ok() || Fired(job.token))
+      work->batch.computed_cost -= Schedule::CostOf(job);
+  }
   schedule_.Finish(work->batch, seconds);
   // If the inline job expired before it ran, the caller's slot was never taken.
   if (!work->batch.jobs.empty()) {

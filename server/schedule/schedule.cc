@@ -24,17 +24,21 @@ void Reset(Schedule::Batch* batch) {
   batch->jobs.clear();
   batch->expired.clear();
   batch->samples = batch->work = batch->ticket = 0;
-  batch->charged = batch->cost = 0;
-}
-
-// Where no plan tells what a job costs, all work of a model costs the same.
-double CostOf(const Job& job) {
-  return job.expected_seconds > 0 ? job.expected_seconds : static_cast<double>(job.work());
+  batch->charged = batch->cost = batch->computed_cost = 0;
 }
 
 double SecondsOf(Schedule::TimePoint::duration time) {
   return std::chrono::duration<double>(time).count();
 }
+double SecondsOf(Schedule::TimePoint time) { return SecondsOf(time.time_since_epoch()); }
+
+Schedule::TimePoint::duration Duration(double seconds) {
+  return std::chrono::duration_cast<Schedule::TimePoint::duration>(
+      std::chrono::duration<double>(seconds));
+}
+
+// A batch that takes so many times what was expected is no part of the spread of times.
+constexpr double kMishap = 3;
 
 std::string InSeconds(double seconds) { return absl::StrFormat("%.3g s", seconds); }
 
@@ -83,6 +87,11 @@ absl::Status Schedule::Admit(Job* job, TimePoint now, JobList* expired) {
   HastenFor(*job, &queue);
   queue.jobs.push_back(job);
   return absl::OkStatus();
+}
+
+// Where no plan tells what a job costs, all work of a model costs the same.
+double Schedule::CostOf(const Job& job) {
+  return job.expected_seconds > 0 ? job.expected_seconds : static_cast<double>(job.work());
 }
 
 // Only a full queue is searched for expired jobs; otherwise they are found when they are taken.
@@ -138,10 +147,12 @@ absl::Status Schedule::CheckWait(TimePoint now, Job* job) const {
                InSeconds(job->predicted_wait_), " now; ", what, " ", InSeconds(seconds)));
   };
   const double limit = OptionsFor(*job->model, options_).max_queue_seconds;
-  const double longest = wait * job->model->queue.wait_caution.value();
-  if (limit > 0 && longest > limit) {
-    job->predicted_wait_ = longest;
-    return refuse("the limit is", limit);
+  if (limit > 0) {
+    const double longest = wait * job->model->queue.wait_caution.value(SecondsOf(now), limit);
+    if (longest > limit) {
+      job->predicted_wait_ = longest;
+      return refuse("the limit is", limit);
+    }
   }
   const TimePoint deadline = job->token->deadline();
   if (deadline == TimePoint::max() || wait < SecondsOf(deadline - now)) return absl::OkStatus();
@@ -344,6 +355,7 @@ void Schedule::TakeBatch(Models::iterator picked, TimePoint now, bool only_short
   jobs.erase(first, end_of_taken);
   if (!jobs.empty()) ready_.push_back(model);
   if (batch->jobs.empty()) return;
+  batch->computed_cost = batch->cost;
   Charge(batch);
   // A batch in a pause of another has no worker of its own.
   if (!only_short) NoteRunning(now, batch);
@@ -351,11 +363,12 @@ void Schedule::TakeBatch(Models::iterator picked, TimePoint now, bool only_short
 
 // Learns from a wait that is over, of those who were held against the limit. Waits that were
 // predicted to be short tell nothing of it; whatever the caution is, some that are let in are above
-// a quarter.
+// a quarter. One mishap makes a whole queue late: waits behind it tell nothing either.
 void Schedule::NoteWait(const Job& job, TimePoint now) const {
   const double limit = OptionsFor(*job.model, options_).max_queue_seconds;
-  if (limit > 0 && job.predicted_wait_ >= limit / 4 && !job.may_wait_long)
-    job.model->queue.wait_caution.Add(SecondsOf(now - job.enqueued_) > limit);
+  if (limit == 0 || job.predicted_wait_ < limit / 4 || job.may_wait_long) return;
+  if (job.enqueued_ < last_mishap_) return;
+  job.model->queue.wait_caution.Add(SecondsOf(now), limit, SecondsOf(now - job.enqueued_) > limit);
 }
 
 void Schedule::NoteRunning(TimePoint now, Batch* batch) {
@@ -364,8 +377,8 @@ void Schedule::NoteRunning(TimePoint now, Batch* batch) {
   batch->ticket = ++last_ticket_;
   running_.push_back({.ticket = batch->ticket,
                       .model = first.model.get(),
-                      .end = now + std::chrono::duration_cast<TimePoint::duration>(
-                                       std::chrono::duration<double>(expected)),
+                      .start = now,
+                      .end = now + Duration(expected),
                       .lends = first.back.has_value()});
 }
 
@@ -387,9 +400,17 @@ void Schedule::Finish(const Batch& batch, double seconds) {
   ModelQueue& queue = batch.jobs.front()->model->queue;
   queue.used_seconds += seconds / model.serving.weight - batch.charged;
   queue.charged_seconds -= batch.charged;
-  queue.seconds_per_work = seconds / static_cast<double>(batch.work);
-  queue.seconds_per_cost.Add(seconds, batch.cost);
-  std::erase_if(running_, [&](const Running& each) { return each.ticket == batch.ticket; });
+  if (batch.computed_cost >= 0.75 * batch.cost) {
+    queue.seconds_per_work = seconds / static_cast<double>(batch.work);
+    queue.seconds_per_cost.Add(seconds, batch.computed_cost);
+  }
+  const auto running = std::ranges::find(running_, batch.ticket, &Running::ticket);
+  if (running != running_.end()) {
+    const TimePoint::duration expected = running->end - running->start;
+    if (seconds > kMishap * SecondsOf(expected))
+      last_mishap_ = std::max(last_mishap_, running->start + Duration(seconds));
+    running_.erase(running);
+  }
   --queue.instances;
 }
 

@@ -59,8 +59,10 @@ class Schedule {
     int64_t samples = 0;  // sum over jobs
     int64_t work = 0;     // the same of Job::work
     double cost = 0;      // the same of Job::expected_seconds
-    double charged = 0;   // seconds of virtual time
-    int64_t ticket = 0;   // of what is known of it while it is computed
+    // What of that the measured time is for: less where jobs ended before they were computed.
+    double computed_cost = 0;
+    double charged = 0;  // seconds of virtual time
+    int64_t ticket = 0;  // of what is known of it while it is computed
   };
 
   explicit Schedule(const ScheduleOptions& options) : options_(options) {}
@@ -81,7 +83,11 @@ class Schedule {
   // Takes this job if nothing else waits and it may start now.
   bool TakeOnly(const Job& job, TimePoint now, Batch* batch);
 
-  // Ends a batch. seconds: the time that computing took.
+  // What a job costs, in units of its own model.
+  static double CostOf(const Job& job);
+
+  // Ends a batch. seconds: the time that computing took, from which it learns unless more than a
+  // quarter of the batch was not computed.
   void Finish(const Batch& batch, double seconds);
 
   // The time when Take may give a batch, unless a job is admitted or finished before;
@@ -118,6 +124,7 @@ class Schedule {
   struct Running {
     int64_t ticket = 0;
     const ServedModel* model = nullptr;
+    TimePoint start;
     TimePoint end;       // as expected
     bool lends = false;  // makes pauses, in which short jobs are served
   };
@@ -145,7 +152,8 @@ class Schedule {
   const ScheduleOptions options_;
   std::vector<Running> running_;
   int64_t last_ticket_ = 0;
-  Models ready_;  // models with jobs, in the order in which they got them or were served
+  TimePoint last_mishap_;  // the end of the last batch that took far longer than expected
+  Models ready_;           // models with jobs, in the order in which they got them or were served
   bool flushing_ = false;
   double virtual_time_ = 0;  // seconds that the model served last had really used before
 };

@@ -161,15 +161,15 @@ TEST_F(HostileTest, MillionsOfEmptyFields) {
     EXPECT_THAT(status.error_message(), HasSubstr(why));
   };
   for (const char* method : {"Forward", "Compare", "Gradient"}) {
-    expect_refused(SendRaw(method, options), "at most 5120 fields");
+    expect_refused(SendRaw(method, options), "at most 13312 fields");
   }
   for (const char* method : {"Forward", "Compare", "Gradient", "ListModels", "UnloadModel"}) {
-    expect_refused(SendRaw(method, unknown), "at most 5120 fields");
+    expect_refused(SendRaw(method, unknown), "at most 13312 fields");
     expect_refused(SendRaw(method, unknown.substr(0, 3)), "field 127 of deeppcr.v1.");
   }
   for (const char* method : {"ModelInfer", "ModelReady"}) {
     expect_refused(SendRaw(method, unknown, "inference.GRPCInferenceService"),
-                   "at most 5120 fields");
+                   "at most 13312 fields");
   }
   // The server may hold a few copies of a received message; parsed, one would take 400 MB.
   EXPECT_LT(Metric("process_resident_memory_bytes"), before + 200e6);

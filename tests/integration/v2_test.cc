@@ -256,11 +256,11 @@ TEST_F(V2Test, BytesThatAreNoRequestDoNotEndAStream) {
   grpc::ClientContext context;
   const auto stream = v2_->ModelStreamInfer(&context);
   ModelInferRequest many;
-  for (int i = 0; i < 10000; ++i) many.add_inputs();
+  for (int i = 0; i < 20000; ++i) many.add_inputs();
   ModelStreamInferResponse response;
   ASSERT_TRUE(stream->Write(many));
   ASSERT_TRUE(stream->Read(&response));
-  EXPECT_THAT(response.error_message(), HasSubstr("expected at most 5120 fields"));
+  EXPECT_THAT(response.error_message(), HasSubstr("expected at most 13312 fields"));
   // The server keeps no refused id, and so sends none back.
   ModelInferRequest named = Infer();
   named.set_id(std::string(1 << 20, 'x'));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
@@ -295,6 +296,54 @@ TEST_F(UnplannedSystemsTest, ASystemBeyondTheLimitIsRefusedAlone) {
   ExpectError(model->Prepare(kTrained, nullptr), absl::StatusCode::kResourceExhausted,
               "1000 steps: ");
   EXPECT_NE(model->Find(9), nullptr);
+}
+
+// Two models in the memory that one of them, its systems and half of a system more would take.
+TEST_F(UnplannedSystemsTest, ModelsShareTheMemoryOfTheProcess) {
+  const Loaded roomy = Load();
+  const int64_t model_bytes = roomy->memory_bytes();
+  ASSERT_TRUE(roomy->Prepare(10, nullptr).ok());
+  const int64_t system_bytes = roomy->memory_bytes() - model_bytes;
+  const int64_t limit = 2 * model_bytes + 2 * system_bytes + system_bytes / 2;
+  const Loaded first(model_.path(), {.plan_cache_dir = plans_.path(), .max_memory_bytes = limit});
+  std::shared_ptr<const LoadedModel> second =
+      *first.engine->LoadModel(model_.path(), nullptr, nullptr);
+  const auto bytes = [&] {
+    return first->memory_bytes() + (second == nullptr ? 0 : second->memory_bytes());
+  };
+  for (const int64_t steps : {9, 10}) ASSERT_TRUE(first->Prepare(steps, nullptr).ok());
+  EXPECT_LE(bytes(), limit);
+
+  // Another model's system takes the place of the one that was used least recently.
+  SystemPtr eleven = *second->Prepare(11, nullptr);
+  EXPECT_LE(bytes(), limit);
+  EXPECT_EQ(first->Find(9), nullptr);
+  SystemPtr ten = first->Find(10);
+  ASSERT_NE(ten, nullptr);
+  // What is in use stays, and the request learns why there is no room.
+  const absl::Status refused = second->Prepare(12, nullptr).status();
+  ExpectError(refused, absl::StatusCode::kResourceExhausted, "12 steps: ");
+  EXPECT_LE(bytes(), limit);
+  ExpectError(first.engine->LoadModel(model_.path(), nullptr, nullptr),
+              absl::StatusCode::kResourceExhausted, "the memory of this process");
+
+  // A load takes the room of systems that nobody uses, and what is unloaded gives its room back.
+  ten.reset();
+  eleven.reset();
+  EXPECT_TRUE(second->Prepare(12, nullptr).ok());
+  second.reset();
+  EXPECT_TRUE(first->Prepare(9, nullptr).ok());
+  second = *first.engine->LoadModel(model_.path(), nullptr, nullptr);
+  EXPECT_LE(bytes(), limit);
+}
+
+TEST_F(UnplannedSystemsTest, AModelWithoutRoomIsRefusedWithTheSumBeforeItIsRead) {
+  const auto engine =
+      *Engine::Create({.backend = "cpu", .num_threads = 1, .max_memory_bytes = 1000});
+  std::ofstream(model_.File("model.safetensors")) << std::string(600, 'x');
+  ExpectError(engine->LoadModel(model_.path(), nullptr, nullptr),
+              absl::StatusCode::kResourceExhausted,
+              ": takes 1200 bytes; the memory of this process leaves 1000 to models");
 }
 
 TEST_F(UnplannedSystemsTest, AreNoneWhereTheWeightsAloneExceedTheLimit) {

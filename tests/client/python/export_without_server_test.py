@@ -17,6 +17,7 @@ import warnings
 import numpy as np
 import torch
 
+import hidden_stacks
 import installed
 import odd_modules
 import odd_stacks
@@ -76,7 +77,8 @@ class ExportWithoutServerTest(unittest.TestCase):
         self.check_all(odd_modules.MODULES, DDIM, num_inference_steps=20)
 
     def test_stacks(self):
-        self.check_all({**odd_stacks.STACKS, **tricky_stacks.STACKS, **sized_stacks.STACKS}, None)
+        stacks = (odd_stacks, tricky_stacks, sized_stacks, hidden_stacks)
+        self.check_all({name: row for each in stacks for name, row in each.STACKS.items()}, None)
 
     def test_files_are_the_bytes_that_a_server_would_have_compared(self):
         for module, example, scheduler in (

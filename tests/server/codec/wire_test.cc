@@ -25,7 +25,7 @@ std::string Repeat(const std::string& text, int times) {
   return all;
 }
 
-constexpr char kTooMany[] = "expected at most 5120 fields";
+constexpr char kTooMany[] = "expected at most 13312 fields";
 constexpr char kMalformed[] = "expected a deeppcr.v1.ForwardRequest";
 
 v1::ForwardRequest Request() {
@@ -99,25 +99,34 @@ TEST(WireTest, CountsPackedElementsAndNotTheirBytes) {
   v1::GenerateRequest labels;
   for (int i = 0; i < 4096; ++i) labels.mutable_input()->add_class_labels(65535);  // 3 bytes each
   EXPECT_TRUE(Check<v1::GenerateRequest>(labels.SerializeAsString()).ok());
-  for (int i = 0; i < 1100; ++i) labels.mutable_input()->add_class_labels(0);
+  for (int i = 0; i < 9300; ++i) labels.mutable_input()->add_class_labels(0);
   ExpectError(Check<v1::GenerateRequest>(labels.SerializeAsString()),
               absl::StatusCode::kInvalidArgument, kTooMany);
 }
 
+TEST(WireTest, AcceptsAsManyLabelsAndTargetsAsSamples) {
+  v1::GradientRequest request;
+  for (int i = 0; i < 4096; ++i) {
+    request.mutable_generation()->add_class_labels(65535);
+    request.add_target_classes(65535);
+  }
+  EXPECT_TRUE(Check<v1::GradientRequest>(request.SerializeAsString()).ok());
+}
+
 TEST(WireTest, RefusesWhatWouldGrowInMemory) {
   v1::CompareRequest options;
-  for (int i = 0; i < 6000; ++i) options.add_options();
+  for (int i = 0; i < 14000; ++i) options.add_options();
   v1::ForwardRequest shape;
-  for (int i = 0; i < 6000; ++i) shape.mutable_inputs()->add_shape(1);
+  for (int i = 0; i < 14000; ++i) shape.mutable_inputs()->add_shape(1);
 
   ExpectError(Check<v1::CompareRequest>(options.SerializeAsString()),
               absl::StatusCode::kInvalidArgument, kTooMany);
   ExpectError(Check<v1::ForwardRequest>(shape.SerializeAsString()),
               absl::StatusCode::kInvalidArgument, kTooMany);
-  ExpectError(Check<inference::ModelInferRequest>(Repeat(std::string("\xfa\x07\x00", 3), 6000)),
+  ExpectError(Check<inference::ModelInferRequest>(Repeat(std::string("\xfa\x07\x00", 3), 14000)),
               absl::StatusCode::kInvalidArgument, kTooMany);
   // Extents that are not packed, and are spread over several copies of the tensor, grow too.
-  ExpectError(Check<v1::ForwardRequest>(Repeat(std::string("\x1a\x04\x08\x01\x08\x01", 6), 2000)),
+  ExpectError(Check<v1::ForwardRequest>(Repeat(std::string("\x1a\x04\x08\x01\x08\x01", 6), 5000)),
               absl::StatusCode::kInvalidArgument, kTooMany);
 }
 

@@ -58,34 +58,6 @@ TEST_F(ModelStoreTest, WhatALoadDoesWithoutIsAWarning) {
 }
 
 // Fake models hold 1000 bytes each.
-TEST_F(ModelStoreTest, ALoadThatTheMemoryHasNoRoomForIsRefusedWithTheSum) {
-  ModelStore small({.repository = repository_.path(), .max_memory_bytes = 2500}, engine_, metrics_,
-                   logger_);
-  for (const char* name : {"a", "b", "c", "large"}) Write(name, "1");
-  ASSERT_TRUE(small.Load("a", 1).ok());
-  // What is no part of a model takes no memory.
-  std::ofstream(fs::path(repository_.path()) / "b/1/optimizer.bin") << std::string(5000, 'x');
-  ASSERT_TRUE(small.Load("b", 1).ok());
-
-  ExpectError(small.Load("c", 1).status(), absl::StatusCode::kFailedPrecondition,
-              "c/1: takes 1000 bytes beside 2000 of models that are loaded; the memory of this "
-              "process leaves 2500 to models");
-  // A reload has both in memory.
-  ExpectError(small.Load("a", 1).status(), absl::StatusCode::kFailedPrecondition,
-              "beside 2000 of models");
-  EXPECT_TRUE(small.Find("a", 1).ok());
-  ASSERT_TRUE(small.Unload("b", 1).ok());
-  EXPECT_TRUE(small.Load("c", 1).ok());
-
-  // Files that cannot fit are not read.
-  ASSERT_TRUE(small.Unload("a", 1).ok());
-  std::ofstream(fs::path(repository_.path()) / "large/1/model.safetensors")
-      << std::string(1600, 'x');
-  fault_ = absl::StatusCode::kInternal;
-  ExpectError(small.Load("large", 1).status(), absl::StatusCode::kFailedPrecondition,
-              "large/1: takes 1600 bytes beside 1000");
-}
-
 TEST_F(ModelStoreTest, FaultsOfTheMachineAreNotTheCallersToRetryAndNameNoPath) {
   Write("a", "1");
   for (const auto& [code, told] :

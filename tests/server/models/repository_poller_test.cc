@@ -96,6 +96,22 @@ TEST_F(RepositoryPollerTest, OneThatFailsIsTriedAgainWhenItsFilesChange) {
   EXPECT_EQ(Versions(), "a2 ");
 }
 
+TEST_F(RepositoryPollerTest, OneThatHadNoRoomIsTriedAgainOnceAnotherIsGone) {
+  Write("a", "1");
+  Write("b", "1");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  fault_ = absl::StatusCode::kResourceExhausted;
+  Write("c", "1");
+  for (int look = 0; look < 5; ++look) poller_.Poll();
+  EXPECT_EQ(Versions(), "a1 b1 !c1 ");
+  fault_ = absl::StatusCode::kOk;
+  for (int look = 0; look < 3; ++look) poller_.Poll();
+  EXPECT_EQ(Versions(), "a1 b1 !c1 ") << "nothing has changed";
+  ASSERT_TRUE(store_.Unload("b", 1).ok());
+  poller_.Poll();
+  EXPECT_EQ(Versions(), "a1 c1 ");
+}
+
 TEST_F(RepositoryPollerTest, AVersionWhoseFilesAreReplacedIsLoadedAgain) {
   Write("a", "1");
   ASSERT_TRUE(store_.LoadAll().ok());

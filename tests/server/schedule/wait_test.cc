@@ -207,19 +207,58 @@ TEST(WaitTest, WhereTimesVaryStillOneInAHundredWaitsLongerThanTheLimit) {
 
 TEST(WaitCautionTest, SettlesWhereOneIn200WaitsTooLongAndForgets) {
   WaitCaution caution;
-  EXPECT_EQ(caution.value(), 1);
+  EXPECT_EQ(caution.value(0, 1), 1);
   std::mt19937 random(2);
   std::normal_distribution<double> ratio(1.0, 0.15);
   double sum = 0;
   for (int i = 0; i < 200000; ++i) {
-    caution.Add(ratio(random) > caution.value());
-    if (i >= 50000) sum += caution.value() / 150000;
+    caution.Add(0, 1, ratio(random) > caution.value(0, 1));
+    if (i >= 50000) sum += caution.value(0, 1) / 150000;
   }
   EXPECT_NEAR(sum, 1.0 + 2.576 * 0.15, 0.02);
-  for (int i = 0; i < 1000; ++i) caution.Add(true);
-  EXPECT_EQ(caution.value(), 2);
-  for (int i = 0; i < 40000; ++i) caution.Add(false);
-  EXPECT_EQ(caution.value(), 1);
+  for (int i = 0; i < 1000; ++i) caution.Add(0, 1, true);
+  EXPECT_EQ(caution.value(0, 1), 2);
+  for (int i = 0; i < 40000; ++i) caution.Add(0, 1, false);
+  EXPECT_EQ(caution.value(0, 1), 1);
+}
+
+TEST(WaitCautionTest, FadesWithTimeWhoeverComes) {
+  WaitCaution caution;
+  for (int i = 0; i < 1000; ++i) caution.Add(7, 2, true);
+  EXPECT_NEAR(caution.value(7 + 1200, 2), 1 + std::exp(-1), 1e-12);
+  EXPECT_NEAR(caution.value(7 + 12000, 2), 1, 1e-4);
+  caution.Add(7 + 1200, 2, true);
+  EXPECT_NEAR(caution.value(7 + 1200, 2), 1.005 + std::exp(-1), 1e-12);
+}
+
+// One stall makes all who wait late.
+TEST(WaitTest, AfterAStallAsManyAreLetInAsBefore) {
+  Traffic traffic({.workers = 2, .max_queue_samples = 1 << 20, .max_queue_seconds = kLimit},
+                  {{.model = NewModel("a"), .per_second = 0.9 * 2 * 941}});
+  traffic.Settle(10);
+  traffic.factor = 40;  // of the batches that begin now
+  traffic.Run(0.05);
+  traffic.factor = 1;
+  traffic.Settle(10);
+  traffic.Run(30);
+  EXPECT_LT(static_cast<double>(traffic.stream(0).refused),
+            0.001 * static_cast<double>(traffic.stream(0).admitted));
+}
+
+TEST(SecondsPerCostTest, OneBatchChangesItByAFactorOfTwoAtMost) {
+  for (const double outlier : {1e-6, 100.0}) {
+    SecondsPerCost seconds;
+    for (int i = 0; i < 10; ++i) seconds.Add(3, 3);
+    seconds.Add(outlier, 1);
+    EXPECT_GE(seconds.value(), 0.5);
+    EXPECT_LE(seconds.value(), 2);
+    seconds.Add(100 * outlier, 100);
+    EXPECT_GE(seconds.value(), 0.25);
+    EXPECT_LE(seconds.value(), 4);
+    // What lasts is learned.
+    for (int i = 0; i < 1000; ++i) seconds.Add(outlier, 1);
+    EXPECT_NEAR(seconds.value() / outlier, 1, 1e-3);
+  }
 }
 
 TEST(WaitTest, BelowTheCapacityNobodyIsRefused) {
@@ -378,8 +417,27 @@ TEST_F(AdmissionTest, OnlyWaitsOfThoseWhoWereHeldAgainstTheLimitMakeItStricter) 
     schedule.Finish(running, 1);
     ASSERT_TRUE(schedule.Take(now_, &batch_));
     schedule.Finish(batch_, 1);
-    EXPECT_EQ(model_->queue.wait_caution.value() > 1, !may_wait_long);
+    const double now = std::chrono::duration<double>(now_.time_since_epoch()).count();
+    EXPECT_EQ(model_->queue.wait_caution.value(now, 2.5) > 1, !may_wait_long);
   }
+}
+
+// The time until a batch was given up is not that of its work.
+TEST_F(AdmissionTest, NothingIsLearnedFromWhatWasNotComputed) {
+  Schedule schedule({.workers = 1, .max_queue_seconds = 2.5});
+  Teach(schedule, model_);
+  Occupy(schedule, model_);
+  batch_.computed_cost = 0.7 * batch_.cost;
+  schedule.Finish(batch_, 0.001);
+  EXPECT_EQ(model_->queue.seconds_per_cost.value() * batch_.cost, 1);
+  Occupy(schedule, model_);
+  batch_.computed_cost = 0.8 * batch_.cost;
+  schedule.Finish(batch_, 0.8);
+  EXPECT_NEAR(model_->queue.seconds_per_cost.value() * batch_.cost, 1, 1e-12);
+  Occupy(schedule, model_);
+  PlainJob* job = NewJob(model_, kMaxBatch);
+  ASSERT_TRUE(Admit(schedule, job).ok());
+  EXPECT_NEAR(job->predicted_wait(), 1, 1e-6);
 }
 
 TEST_F(AdmissionTest, AWarmUpWaitsAsLongAsItHasTo) {

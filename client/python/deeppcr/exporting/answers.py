@@ -7,8 +7,6 @@ import pathlib
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
 
 @dataclass(frozen=True)
 class Question:
@@ -19,6 +17,7 @@ class Question:
     config: dict[str, Any]
     times: list[float]
     states: Any  # [n, D] for the first time; others are drawn
+    sizes: list[float]  # of the states that are drawn after each time
     condition: Any  # [n, ...] or None
 
 
@@ -45,8 +44,3 @@ class Answers(Protocol):
 
     def predictions(self, question: Question) -> Predictions:
         """Of a denoiser."""
-
-
-def sizes_of_states(n: int) -> Any:
-    """Of the states that are drawn after each of n times."""
-    return np.resize([1.0, 3.0, 0.3], n)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from deeppcr.exporting.answers import Predictions, Question, sizes_of_states
+from deeppcr.exporting.answers import Predictions, Question
 from deeppcr.exporting.report import ExportError, first_line
 from deeppcr.safetensors_file import read_safetensors
 
@@ -127,8 +127,7 @@ class NumPyAnswers:
         time_type = module.example[1].numpy().dtype
         rng = np.random.default_rng(1)
         before, predictions = [], []
-        sizes = sizes_of_states(len(question.times))
-        for time, size in zip(question.times, sizes, strict=True):
+        for time, size in zip(question.times, question.sizes, strict=True):
             rows = []
             for i, state in enumerate(states):
                 inputs = {"x": state.reshape(1, *module.state_shape)}

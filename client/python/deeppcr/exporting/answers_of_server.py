@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from deeppcr.exporting.answers import Predictions, Question, sizes_of_states
+from deeppcr.exporting.answers import Predictions, Question
 from deeppcr.exporting.checking import validate
 from deeppcr.exporting.report import ExportError
 from deeppcr.exporting.tracing import write_onnx
@@ -24,7 +24,7 @@ _OF_STEPS = {
 }
 
 
-def _table_of_predictions(times: list[float]) -> dict[str, Any]:
+def _table_of_predictions(times: list[float], sizes: list[float]) -> dict[str, Any]:
     """Steps that answer with the prediction itself, which so shows for any state and time.
 
     Each is followed by one that draws a new state.
@@ -34,7 +34,7 @@ def _table_of_predictions(times: list[float]) -> dict[str, Any]:
     draws = np.tile([0.0, 1.0], len(times))
     return table | {
         "z_m": 1.0 - draws,
-        "sigma": draws * np.repeat(sizes_of_states(len(times)), 2),
+        "sigma": draws * np.repeat(np.array(sizes), 2),
         "time": np.repeat(np.array(times, np.float64), 2),
     }
 
@@ -79,7 +79,7 @@ class ServerAnswers:
 
     def predictions(self, question: Question) -> Predictions:
         config, times = question.config, question.times
-        check = _write_check(question.folder, config, _table_of_predictions(times))
+        check = _write_check(question.folder, config, _table_of_predictions(times, question.sizes))
         given = {}
         if question.condition is not None:
             name = "class_labels" if config.get("num_classes") else "conditioning"

@@ -16,11 +16,16 @@ def decoder_tensors(decoder: Any, state_dim: int) -> tuple[dict[str, Any], dict[
     tensors: dict[str, Any] = {}
     widths: list[int] = []
     names: set[str] = set()
-    parts = list(decoder) if isinstance(decoder, torch.nn.Sequential) else [decoder]
+    parts = list(decoder) if type(decoder) is torch.nn.Sequential else [decoder]
+    if not parts or decoder._forward_hooks or decoder._forward_pre_hooks:
+        raise ExportError(f"decoder: expected layers and activations without hooks, got {decoder}")
     for i, part in enumerate(parts):
         if i % 2 == 0:
-            if not isinstance(part, torch.nn.Linear):
-                raise ExportError(f"decoder: expected a linear layer as part {i}, got {part}")
+            is_plain = type(part) is torch.nn.Linear and "forward" not in vars(part)
+            if not is_plain or part._forward_hooks or part._forward_pre_hooks:
+                raise ExportError(
+                    f"decoder: expected a linear layer as part {i}, without hooks, got {part}"
+                )
             expected = widths[-1] if widths else state_dim
             if part.in_features != expected:
                 raise ExportError(

@@ -14,13 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from deeppcr.exporting.answers import Answers, Question
-from deeppcr.exporting.checking import compared
+from deeppcr.errors import DeepPcrError
+from deeppcr.exporting.answers import Answers, Predictions, Question
+from deeppcr.exporting.checking import check_far, compared
 from deeppcr.exporting.network import check_samples_are_alone
 from deeppcr.exporting.report import Difference, ExportError
 from deeppcr.exporting.tracing import floats_are_double, module_errors
 
 _CHECK_SAMPLES = 8
+_SIZES = [1.0, 3.0, 0.3]
+_FAR_SIZES = [1000.0, 30.0]
+_FAR_TIMES = 8
 
 
 def _as_prediction(output: Any, state: Any, learned_variance: bool) -> Any:
@@ -60,7 +64,7 @@ class Denoiser:
     def __call__(self, states: Any, times: Any, condition: Any) -> Any:
         time_shape = self.example[1].shape[1:]  # [n], or [n, 1] and so on
         inputs = [
-            states.reshape(-1, *self.state_shape),
+            states.clone().reshape(-1, *self.state_shape),  # which the module may change
             times.to(self.example[1].dtype).reshape(-1, *time_shape),
         ]
         if condition is not None:
@@ -129,6 +133,30 @@ def _reference(module: Denoiser, states: Any, times: Any, condition: Any) -> tup
     return module(states, times, condition).numpy(), "float32"
 
 
+def _far_times(module: Denoiser, states: Any, times: list[float], condition: Any) -> list[float]:
+    """Times for states of _FAR_SIZES in turn; none where the module has no numbers for them."""
+    import torch
+
+    chosen = [times[i] for i in np.linspace(0, len(times) - 1, _FAR_TIMES).round().astype(int)]
+    for time, size in zip(chosen, np.resize(_FAR_SIZES, len(chosen)), strict=True):
+        try:
+            found = module(size * states, torch.full((len(states),), time), condition)
+        except Exception:  # whatever the module does with what is so large
+            return []
+        if not torch.isfinite(found).all():
+            return []
+    return chosen
+
+
+def _asked(answers: Answers, question: Question) -> Predictions:
+    try:
+        return answers.predictions(question)
+    except ExportError:
+        raise
+    except DeepPcrError as error:
+        raise ExportError(f"what the module answers the model does not: {error}") from error
+
+
 def compare_predictions(
     module: Denoiser,
     folder: pathlib.Path,
@@ -145,16 +173,28 @@ def compare_predictions(
     given = None
     if condition is not None:
         given = (condition if num_classes else condition.reshape(len(states), -1)).numpy()
-    found = answers.predictions(Question(module, folder, config, times, states.numpy(), given))
+    # Large states come first, as a decoder is given the last ones.
+    far = _far_times(module, states, times, condition)
+    sizes = [*np.resize(_FAR_SIZES, len(far)), *np.resize(_SIZES, len(times) + 1)]
+    asked = Question(
+        module, folder, config, far + times, (states * sizes[0]).numpy(), sizes[1:], given
+    )
+    found = _asked(answers, asked)
     differences: list[Difference] = []
-    for time, at, predicted in zip(times, found.states, found.predictions, strict=True):
+    for i, (time, at, predicted) in enumerate(
+        zip(asked.times, found.states, found.predictions, strict=True)
+    ):
         rows = torch.from_numpy(at)
         of_rows = torch.full((len(rows),), time)
-        exact, reference = _reference(module, rows, of_rows, condition)
+        # Before double precision: what a module keeps of its first run is as its user has it.
         own = module(rows, of_rows, condition).numpy()
+        exact, reference = _reference(module, rows, of_rows, condition)
         # Prediction and variance have sizes of their own.
         for half in np.split(np.arange(exact.shape[1]), 2 if module.learned else 1):
             columns = (predicted[:, half], own[:, half], exact[:, half])
+            if i < len(far):
+                check_far(*columns, f"predictions of states of size {sizes[i]:g} at time {time:g}")
+                continue
             differences.append(compared(*columns, reference, f"predictions at time {time:g}"))
     if decoder is not None:
         last = torch.from_numpy(found.last)

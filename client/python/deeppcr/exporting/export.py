@@ -29,7 +29,7 @@ from deeppcr.exporting.network import check_network, compare_outputs
 from deeppcr.exporting.report import Difference, ExportError, ExportReport
 from deeppcr.exporting.scheduler import process_of
 from deeppcr.exporting.stack import find_stack
-from deeppcr.exporting.tracing import copied, evaluating, module_errors, write_onnx
+from deeppcr.exporting.tracing import copied, evaluating, kept_buffers, module_errors, write_onnx
 from deeppcr.exporting.values import watched_tensors
 from deeppcr.exporting.weights import with_weights
 from deeppcr.safetensors_file import write_safetensors
@@ -76,22 +76,42 @@ def _check_kinds(module: Any, example: tuple[Any, ...]) -> None:
 
 def _publish(folder: pathlib.Path, target: pathlib.Path) -> None:
     """Puts a folder where it is served from, whole or not at all."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the model, as a rename is of one file system; hidden, so that no server looks at it.
-    beside = pathlib.Path(tempfile.mkdtemp(prefix=".export-", dir=target.parent.parent))
+    beside = None
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the model, as a rename is of one file system; hidden: no server looks at it.
+        beside = pathlib.Path(tempfile.mkdtemp(prefix=".export-", dir=target.parent.parent))
         shutil.copytree(folder, beside / "version")
         os.rename(beside / "version", target)
     except OSError as error:
         raise ExportError(f"{target}: {error.strerror or error}") from error
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        if beside is not None:
+            shutil.rmtree(beside, ignore_errors=True)
 
 
 def _run_once(module: Any, example: tuple[Any, ...]) -> None:
-    """After it what hooks compute of weights is there and can be copied."""
+    """After it what hooks compute of weights is there and can be copied.
+
+    Errors: ExportError where a module keeps what its first input was for its later ones.
+    """
+    import torch
+
+    def run() -> Any:
+        return module(*(each.clone() for each in example))  # which the module may change
+
     with module_errors("does not take its example, a batch of one"):
-        module(*example)
+        with kept_buffers(module):
+            first = run()
+        with kept_buffers(module):
+            module(torch.randn_like(example[0]), *(each.clone() for each in example[1:]))
+            later = run()
+        is_tensor = isinstance(first, torch.Tensor)
+        if is_tensor and not torch.allclose(first, later, rtol=0, atol=0, equal_nan=True):
+            raise ExportError(
+                "the module answers its example otherwise after another input: it keeps something "
+                "of its inputs in its buffers, or draws random numbers"
+            )
         with watched_tensors() as watched:
             module(*(each.as_subclass(watched) for each in example))
 

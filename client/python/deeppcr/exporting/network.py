@@ -8,13 +8,17 @@ import functools
 import pathlib
 from typing import Any
 
+import numpy as np
+
+from deeppcr.errors import DeepPcrError
 from deeppcr.exporting.answers import Answers
-from deeppcr.exporting.checking import compared
+from deeppcr.exporting.checking import check_far, compared
 from deeppcr.exporting.report import Difference, ExportError
 from deeppcr.exporting.tracing import floats_are_double, module_errors
 
 _CHECK_SAMPLES = 8
 _MOST_MOVED = 1e-2
+_FAR_SIZES = [10.0, 100.0, 1e3, 1e6]
 
 
 def check_samples_are_alone(whole: Any, again: Any, alone: Any) -> None:
@@ -94,7 +98,8 @@ def _compared_inputs(example: Any, first: tuple[Any, Any] | None) -> dict[str, A
     return inputs
 
 
-def _difference(module: Any, inputs: Any, answers: Any, what: str) -> Difference:
+def _own_and_exact(module: Any, inputs: Any) -> tuple[Any, Any, str]:
+    """The module's outputs in float32, and in double where it can be made so: which of them."""
     own = module(inputs).reshape(len(inputs), -1).float().numpy()
     exact, reference = own, "float32"
     try:
@@ -104,7 +109,22 @@ def _difference(module: Any, inputs: Any, answers: Any, what: str) -> Difference
             exact, reference = wide.reshape(len(inputs), -1).numpy(), "float64"
     except RuntimeError:
         pass  # weights or constants of float32 that do not follow
-    return compared(answers, own, exact, reference, what)
+    return own, exact, reference
+
+
+def _far_inputs(module: Any, example: Any) -> Any:
+    """Those of large inputs for which the module has numbers."""
+    import torch
+
+    inputs = _random_inputs(example, 2 * len(_FAR_SIZES))
+    sizes = torch.tensor(_FAR_SIZES).repeat(2)
+    inputs = inputs * sizes.reshape(-1, *[1] * (inputs.ndim - 1))
+    try:
+        own, exact, _ = _own_and_exact(module, inputs)
+    except Exception:  # whatever the module does with what is so large
+        return inputs[:0]
+    known = np.isfinite(own).all(axis=1) & np.isfinite(exact).all(axis=1)
+    return inputs[torch.from_numpy(known)]
 
 
 def compare_outputs(
@@ -116,12 +136,19 @@ def compare_outputs(
 ) -> Difference:
     """The outputs made of what is in `folder`, against those of the module."""
     groups = _compared_inputs(example, first)
-    rows = [inputs.reshape(len(inputs), -1).numpy() for inputs in groups.values()]
-    outputs = answers.outputs(folder, rows)
-    return functools.reduce(
-        Difference.joined,
-        [
-            _difference(module, inputs, found, what)
-            for (what, inputs), found in zip(groups.items(), outputs, strict=True)
-        ],
-    )
+    far = _far_inputs(module, example)
+    asked = [*groups.values(), far] if len(far) else list(groups.values())
+    try:
+        outputs = answers.outputs(folder, [each.reshape(len(each), -1).numpy() for each in asked])
+    except ExportError:
+        raise
+    except DeepPcrError as error:
+        raise ExportError(f"what the module answers the model does not: {error}") from error
+    if len(far):
+        own, exact, _ = _own_and_exact(module, far)
+        check_far(outputs.pop(), own, exact, "outputs of large inputs")
+    differences = []
+    for (what, inputs), found in zip(groups.items(), outputs, strict=True):
+        own, exact, reference = _own_and_exact(module, inputs)
+        differences.append(compared(found, own, exact, reference, what))
+    return functools.reduce(Difference.joined, differences)

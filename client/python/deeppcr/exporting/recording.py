@@ -68,19 +68,21 @@ def _leave_out_dropout(model: Any, graph: Any) -> None:
             graph.erase_node(node)
 
 
-def _changes_in_place(node: Any) -> bool:
+def _changes_in_place(model: Any, node: Any) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    by_name = node.op == "call_method" and name.endswith("_") and not name.endswith("__")
-    by_operator = node.op == "call_function" and name in ("iadd", "isub", "imul", "itruediv")
-    return by_name or by_operator or node.kwargs.get("inplace") is True
+    by_name = node.op != "call_module" and name.endswith("_") and not name.endswith("__")
+    by_operator = name in ("iadd", "isub", "imul", "itruediv", "setitem", "__setitem__")
+    by_module = node.op == "call_module" and getattr(model.get_submodule(name), "inplace", False)
+    by_argument = node.kwargs.get("inplace") is True or node.kwargs.get("out") is not None
+    return by_name or by_operator or by_module or by_argument
 
 
-def _leave_out_unused(graph: Any) -> None:
+def _leave_out_unused(model: Any, graph: Any) -> None:
     """Operations whose results nobody uses. Errors: ExportError for those that change others'."""
     for node in reversed(list(graph.nodes)):
         if node.users or not node.op.startswith("call_"):
             continue
-        if _changes_in_place(node):
+        if _changes_in_place(model, node):
             raise ExportError(
                 f"{node.name}: expected the result of an in-place operation to be used"
             )
@@ -94,6 +96,12 @@ def record(model: Any, example: Any) -> Recorded:
     if any(isinstance(each, torch.jit.ScriptModule) for each in model.modules()):
         raise ExportError(
             "a part of the module is scripted: give it as it was before torch.jit.script or trace"
+        )
+    own_call = type(model).__call__ is not torch.nn.Module.__call__
+    if model._forward_hooks or model._forward_pre_hooks or own_call or "forward" in vars(model):
+        raise ExportError(
+            "the network's own hooks, __call__ or a forward that was set are not recorded: put "
+            "what they do into a module around it"
         )
     try:
         with floats_are_double():
@@ -109,7 +117,7 @@ def record(model: Any, example: Any) -> Recorded:
         name = str(node.target)
         if node.op == "call_method" and name in ("item", "tolist", "numpy"):
             raise ExportError(f"{name}(): the way through the network depends on values")
-    _leave_out_unused(graph)
+    _leave_out_unused(model, graph)
     values: dict[Any, Any] = {}
 
     class Recorder(torch.fx.Interpreter):  # type: ignore[misc]

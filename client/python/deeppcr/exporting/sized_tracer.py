@@ -117,6 +117,8 @@ def sized_tracer(example: Any) -> Any:
             """Hooks are recorded with what they are of, as those of other layers may differ."""
             hooks = [*m._forward_hooks.values(), *m._forward_pre_hooks.values()]
             is_leaf: bool = super().is_leaf_module(m, module_qualified_name)
+            if "forward" in vars(m):
+                return False  # that of this one, and of no other
             # PyTorch's own that are made of others, as attention, branch by values.
             is_one = next(m.children(), None) is None
             return is_leaf and not (is_one and not all(_is_of_torch(hook) for hook in hooks))

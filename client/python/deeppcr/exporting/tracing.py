@@ -19,24 +19,18 @@ OPSET = 16  # with 17 PyTorch 1.13 fails on LayerNorm without weights
 
 
 @contextlib.contextmanager
-def evaluating(module: Any) -> Iterator[None]:
-    """Dropout off and statistics frozen, for as long as it is looked at.
-
-    Buffers that the module changes as it runs, as counters, are what they were afterwards.
-    """
+def kept_buffers(module: Any) -> Iterator[None]:
+    """Buffers that the module changes as it runs, as counters, are what they were afterwards."""
     import torch
 
-    modes = {each: each.training for each in module.modules()}
     buffers = [
         (of, name, buffer, buffer.detach().clone(), buffer._version)
-        for of in modes
+        for of in module.modules()
         for name, buffer in of._buffers.items()
         if buffer is not None and not buffer.is_inference()  # nothing writes into those
     ]
-    module.eval()
     try:
-        with torch.no_grad():
-            yield
+        yield
     finally:
         with torch.no_grad():
             for of, name, buffer, value, written in buffers:
@@ -44,6 +38,20 @@ def evaluating(module: Any) -> Iterator[None]:
                     of._buffers[name] = buffer
                 if buffer._version != written:
                     buffer.copy_(value)
+
+
+@contextlib.contextmanager
+def evaluating(module: Any) -> Iterator[None]:
+    """Dropout off and statistics frozen, for as long as it is looked at."""
+    import torch
+
+    with module_errors("cannot be put into evaluation"):
+        modes = {each: each.training for each in module.modules()}
+        module.eval()
+    try:
+        with kept_buffers(module), torch.no_grad():
+            yield
+    finally:
         for each, training in modes.items():
             each.training = training
 

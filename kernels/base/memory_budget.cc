@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/base/memory_budget.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "kernels/base/never_fits.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/base/strings.h"
+
+namespace deeppcr {
+
+bool MemoryBudget::TakeFree(int64_t bytes) {
+  int64_t used = used_.load();
+  while (bytes <= limit_ - used) {
+    if (used_.compare_exchange_weak(used, used + bytes)) return true;
+  }
+  return false;
+}
+
+absl::Status MemoryBudget::Take(int64_t bytes, int64_t own) {
+  if (TakeFree(bytes)) return absl::OkStatus();
+  std::lock_guard lock(mutex_);
+  // Who has most gives most.
+  std::ranges::sort(caches_, std::greater(),
+                    [](const Cache* cache) { return cache->UnusedBytes(); });
+  for (Cache* cache : caches_) {
+    cache->Drop(bytes - std::max<int64_t>(0, free()));
+    if (TakeFree(bytes)) return absl::OkStatus();
+  }
+  const int64_t all = own + bytes;
+  if (all > limit_)
+    return NeverFits("takes ", all, " bytes; the memory of this process leaves ", limit_,
+                     " to models");
+  return ResourceExhausted("takes ", all, " bytes beside ", used() - own,
+                           " of models that are loaded; the memory of this process leaves ", limit_,
+                           " to models");
+}
+
+int64_t MemoryBudget::Available() const {
+  std::lock_guard lock(mutex_);
+  int64_t bytes = free();
+  for (const Cache* cache : caches_) bytes += cache->UnusedBytes();
+  return std::max<int64_t>(0, bytes);
+}
+
+void MemoryBudget::Add(Cache* cache) {
+  std::lock_guard lock(mutex_);
+  caches_.push_back(cache);
+}
+
+void MemoryBudget::Remove(Cache* cache) {
+  std::lock_guard lock(mutex_);
+  std::erase(caches_, cache);
+}
+
+absl::Status MemoryShare::Set(int64_t bytes) {
+  if (budget_ == nullptr) return absl::OkStatus();
+  if (bytes > bytes_) {
+    DEEPPCR_RETURN_IF_ERROR(budget_->Take(bytes - bytes_, bytes_));
+  } else {
+    budget_->Return(bytes_ - bytes);
+  }
+  bytes_ = bytes;
+  return absl::OkStatus();
+}
+
+}  // namespace deeppcr

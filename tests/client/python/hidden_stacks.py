@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deep networks that do something which only far from the usual inputs, or somewhere else than in
+their forward, shows.
+
+Rows as in odd_stacks.py.
+"""
+
+import types
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from odd_stacks import OUTPUTS, Loop, network
+from tricky_stacks import loop
+
+
+def changed(change):
+    """A Loop that somebody has changed after it was made."""
+
+    def make():
+        torch.manual_seed(1)
+        module, example = network(Loop)()
+        change(module)
+        return module, example
+
+    return make
+
+
+def clipped_forward(self, x):
+    return Loop.forward(self, x).clamp(-20, 20)
+
+
+class OwnCall(Loop):
+    def __call__(self, *args):
+        return super().__call__(*args).clamp(-20, 20)
+
+
+def clipped_leaf(module):
+    """One layer has a forward of its own."""
+    module.layers[1].forward = types.MethodType(
+        lambda self, x: nn.Linear.forward(self, x).clamp(-100, 100), module.layers[1])
+
+
+def in_place(change):
+    """Blocks whose states are changed by a statement whose result nobody uses."""
+
+    def block(layer, z):
+        y = layer(z)
+        change(y)
+        return z + 0.1 * y
+
+    return loop(block=block)
+
+
+def of_a_view(layer, z):
+    y = layer(z)
+    y[:, :4].clamp_(-100, 100)
+    return z + 0.1 * y
+
+
+class Initialised(Loop):
+    """Activation normalisation, which its first input initialises."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer('mean', torch.zeros(1, OUTPUTS))
+        self.register_buffer('is_set', torch.zeros(()))
+
+    def forward(self, x):
+        y = super().forward(x)
+        if self.is_set.item() == 0:
+            self.mean.copy_(y.mean(0, keepdim=True))
+            self.is_set.fill_(1)
+        return y - self.mean
+
+
+class Counted(Loop):
+    """What counts its calls, as nothing depends on it."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer('calls', torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x)
+
+
+class Cached(Loop):
+    """Constants by the size of the batch, which it keeps."""
+
+    kept = {}
+
+    def forward(self, x):
+        ones = self.kept.setdefault(len(x), torch.ones(len(x), 1).long().float())
+        return super().forward(x * ones)
+
+
+OTHERS = "the network's own hooks"
+
+STACKS = {
+    'root_hook': (changed(lambda m: m.register_forward_hook(lambda m, i, o: o.clamp(-20, 20))), OTHERS),
+    'root_pre_hook': (changed(lambda m: m.register_forward_pre_hook(lambda m, i: (i[0].clamp(-9, 9),))), OTHERS),
+    'set_forward': (changed(lambda m: setattr(m, 'forward', types.MethodType(clipped_forward, m))), OTHERS),
+    'own_call': (network(OwnCall), OTHERS),
+    'leaf_forward': (changed(clipped_leaf), 'before the blocks'),
+    'clamp_': (in_place(lambda y: torch.clamp_(y, -100, 100)), 'in-place'),
+    'hardtanh_': (in_place(lambda y: F.hardtanh_(y, -100, 100)), 'in-place'),
+    'out': (in_place(lambda y: torch.clamp(y, -100, 100, out=y)), 'in-place'),
+    'setitem': (in_place(lambda y: y.__setitem__((slice(None), 0), 0.0)), 'in-place'),
+    'of_a_view': (loop(block=of_a_view), 'in-place'),
+    'used_view': (loop(block=lambda layer, z: z + 0.1 * torch.cat(
+        [layer(z)[:, :4].clamp_(-100, 100), layer(z)[:, 4:]], 1)), None),
+    'logsigmoid': (loop(block=lambda layer, z: z + 0.1 * F.logsigmoid(layer(z))), 'large inputs'),
+    'softplus': (loop(block=lambda layer, z: z + 0.1 * F.softplus(layer(z), 0.001, 20)), None),
+    'initialised': (network(Initialised), 'after another input'),
+    'counted': (network(Counted), None),
+    'cached': (network(Cached), None),
+}
