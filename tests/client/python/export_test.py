@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 import cards
+import hidden_modules
 import installed
 import odd_modules
 
@@ -70,7 +71,7 @@ class ExportTest(unittest.TestCase):
 
     def test_odd_modules_are_exported_right_or_refused_by_name(self):
         exported = 0
-        for name, (make, refusal) in odd_modules.MODULES.items():
+        for name, (make, refusal) in {**odd_modules.MODULES, **hidden_modules.MODULES}.items():
             with self.subTest(name):
                 module, example = make()
                 if is_old() and name in REFUSED_BY_OLD_EXPORTER:
@@ -189,9 +190,26 @@ class ExportTest(unittest.TestCase):
                 (module, (torch.randn(2, odd_modules.DIM), example[1]), 'inputs of a batch of one')):
             with self.assertRaisesRegex(ExportError, problem):
                 self.export(model, inputs)
+        for inputs in ((torch.tensor(1.0), example[1]), (*example, torch.tensor(2))):
+            with self.assertRaisesRegex(ExportError, 'got a tensor without axes'):
+                self.export(module, inputs)
+        with self.assertRaisesRegex(ExportError, 'decoder: expected a torch.nn.Module, got a str'):
+            self.export(module, example, decoder='linear')
+        hooked = torch.nn.Linear(odd_modules.DIM, 2)
+        hooked.register_forward_hook(lambda module, inputs, outputs: outputs.clamp(-50, 50))
+        for decoder in (torch.nn.Sequential(), hooked, torch.nn.Sequential(hooked)):
+            with self.assertRaisesRegex(ExportError, 'decoder: expected .* without hooks'):
+                self.export(module, example, decoder=decoder)
         table, inputs = odd_modules.MODULES['class_condition'][0]()
         with self.assertRaisesRegex(ExportError, 'does not take random states: IndexError'):
             self.export(table, inputs, num_classes=1000)
+        for classes in (-3, '4', 4.0, True, 2**70):
+            with self.assertRaisesRegex(ExportError, 'num_classes: expected an integer'):
+                self.export(table, inputs, num_classes=classes)
+        below_a_file = self.folder / 'file'
+        below_a_file.write_text('')
+        with self.assertRaisesRegex(ExportError, 'Not a directory'):
+            self.export(module, example, 'file/model')
 
     def test_schedulers_are_taken_as_objects_settings_or_files(self):
         class DDIMScheduler:

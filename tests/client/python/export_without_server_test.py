@@ -17,6 +17,7 @@ import warnings
 import numpy as np
 import torch
 
+import hidden_modules
 import hidden_stacks
 import installed
 import odd_modules
@@ -74,7 +75,7 @@ class ExportWithoutServerTest(unittest.TestCase):
                 self.assertEqual(problems == [], refusal is None, problems)
 
     def test_denoisers(self):
-        self.check_all(odd_modules.MODULES, DDIM, num_inference_steps=20)
+        self.check_all({**odd_modules.MODULES, **hidden_modules.MODULES}, DDIM, num_inference_steps=20)
 
     def test_stacks(self):
         stacks = (odd_stacks, tricky_stacks, sized_stacks, hidden_stacks)

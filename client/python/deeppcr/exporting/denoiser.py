@@ -17,7 +17,7 @@ import numpy as np
 from deeppcr.errors import DeepPcrError
 from deeppcr.exporting.answers import Answers, Predictions, Question
 from deeppcr.exporting.checking import check_far, compared
-from deeppcr.exporting.network import check_samples_are_alone
+from deeppcr.exporting.network import OTHER_BATCHES, check_batch, check_samples_are_alone
 from deeppcr.exporting.report import Difference, ExportError
 from deeppcr.exporting.tracing import floats_are_double, module_errors
 
@@ -104,16 +104,22 @@ def check_denoiser(module: Denoiser, num_classes: int) -> None:
     """What no file would show, for some states at the example's time."""
     import torch
 
-    states, condition = _random_inputs(module.example, 3, num_classes)
-    times = torch.full((3,), module.example[1].reshape(-1)[0].item())
+    def answers(n: int) -> tuple[Any, Any, Any]:
+        """Of a batch, of the same again, and of its samples one by one."""
+        states, condition = _random_inputs(module.example, n, num_classes)
+        times = torch.full((n,), module.example[1].reshape(-1)[0].item())
 
-    def at(rows: slice) -> Any:
-        return module(states[rows], times[rows], None if condition is None else condition[rows])
+        def at(rows: slice) -> Any:
+            return module(states[rows], times[rows], None if condition is None else condition[rows])
 
-    everything = slice(None)
-    with module_errors("does not take random states"):
-        alone = torch.cat([at(slice(i, i + 1)) for i in range(3)])
-        check_samples_are_alone(at(everything), at(everything), alone)
+        with module_errors("does not take random states"):
+            alone = torch.cat([at(slice(i, i + 1)) for i in range(n)])
+            return at(slice(None)), at(slice(None)), alone
+
+    check_samples_are_alone(*answers(3))
+    for n in OTHER_BATCHES:
+        whole, _, alone = answers(n)
+        check_batch(whole, alone)
 
 
 def _reference(module: Denoiser, states: Any, times: Any, condition: Any) -> tuple[Any, str]:

@@ -14,6 +14,21 @@ _PROBED_AT_ONCE = 1 << 22  # values
 # What a column is probed with: far above what biases take away of its digits.
 _STEP = 2.0**30
 
+# Operations by which a function differs in places that probes may not meet.
+_CHOICES = {
+    *("where", "masked_fill", "masked_scatter", "clamp", "clip", "clamp_min", "clamp_max"),
+    *("eq", "ne", "lt", "le", "gt", "ge", "isclose", "min", "max", "amin", "amax", "minimum"),
+    *("maximum", "any", "all", "sign", "median", "sort", "topk", "heaviside", "hardtanh"),
+}
+
+
+def _chooses(part: Part) -> bool:
+    names = [each.target for each in part.operations if each.op != "call_module"]
+    return any(
+        (name if isinstance(name, str) else getattr(name, "__name__", "")).strip("_") in _CHOICES
+        for name in names
+    )
+
 
 def _weight_of(part: Part, width: int, bias: Any) -> Any:
     import torch
@@ -36,6 +51,8 @@ def affine_layer(part: Part, width: int) -> tuple[Any, Any] | None:
     """(weight [out, width], bias [out]) if the part is affine, for values of all sizes."""
     import torch
 
+    if _chooses(part):
+        return None
     bias = part(torch.zeros(1, width).double())[0]
     weight = _weight_of(part, width, bias)
     generator = torch.Generator().manual_seed(2)

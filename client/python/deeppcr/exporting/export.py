@@ -36,6 +36,7 @@ from deeppcr.safetensors_file import write_safetensors
 from deeppcr.serving import HOW_TO_GET_IT, server_at_hand
 
 _CHECK_TIMES = 32
+_MOST_CLASSES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 # Recording a network replaces what PyTorch's modules are called by, for the whole process.
 _recording = threading.Lock()
@@ -60,7 +61,7 @@ def _in_float32(module: Any, example: tuple[Any, ...]) -> tuple[Any, tuple[Any, 
             module = copied(module, example).cpu()
         if kinds - {torch.float32}:
             module = copied(module, example).float()
-    example = tuple(each.cpu() for each in example)
+        example = tuple(each.cpu() for each in example)
     return module, tuple(each.float() if each.is_floating_point() else each for each in example)
 
 
@@ -187,6 +188,8 @@ def _write_denoiser(
     settings: dict[str, Any],
     answers: Answers,
 ) -> tuple[str, dict[str, Any], Difference]:
+    import torch
+
     process = process_of(scheduler)
     width = example[0][0].numel()
     config: dict[str, Any] = {
@@ -196,6 +199,10 @@ def _write_denoiser(
         "output_dim": width,
     }
     num_classes = settings.get("num_classes", 0)
+    if type(num_classes) is not int or not 0 <= num_classes <= _MOST_CLASSES:
+        raise ExportError(
+            f"num_classes: expected an integer from 0 to {_MOST_CLASSES}, got {num_classes!r}"
+        )
     if len(example) == 3:
         if example[2].is_floating_point():
             config["conditioning_dim"] = example[2][0].numel()
@@ -210,6 +217,10 @@ def _write_denoiser(
     denoiser = Denoiser(module, example, process.learned_variance)
     check_denoiser(denoiser, num_classes)
     if decoder is not None:
+        if not isinstance(decoder, torch.nn.Module):
+            raise ExportError(
+                f"decoder: expected a torch.nn.Module, got a {type(decoder).__name__}"
+            )
         decoder = copied(decoder, ()).float()
         tensors, of_decoder = decoder_tensors(decoder, width)
         write_safetensors(folder / "model.safetensors", tensors)
@@ -276,7 +287,12 @@ def export(
         )
     if not example[0].is_floating_point():
         raise ExportError(f"example: expected a state of floats, got {example[0].dtype}")
-    if any(each.ndim and len(each) != 1 for each in example):
+    if example[0].ndim == 0 or (len(example) == 3 and example[2].ndim == 0):
+        raise ExportError(
+            "example: expected a batch of one, as the shapes [1, n] of a state and of a condition, "
+            "got a tensor without axes"
+        )
+    if any(each.ndim and each.shape[0] != 1 for each in example):
         shapes = [list(each.shape) for each in example]
         raise ExportError(f"example: expected inputs of a batch of one, got the shapes {shapes}")
     settings = _plain(settings)

@@ -21,6 +21,20 @@ _MOST_MOVED = 1e-2
 _FAR_SIZES = [10.0, 100.0, 1e3, 1e6]
 
 
+# Sizes of batches beside that of three, below and above those of other comparisons.
+OTHER_BATCHES = (2, 9)
+
+
+def check_batch(whole: Any, alone: Any) -> None:
+    """Errors: ExportError where a batch of another size answers otherwise."""
+    scale = alone.abs().max().item() or 1.0
+    if whole.shape != alone.shape or (whole - alone).abs().max().item() > 1e-3 * scale:
+        raise ExportError(
+            f"a batch of {len(alone)} is answered otherwise than its samples one by one: evaluate "
+            "samples by themselves"
+        )
+
+
 def check_samples_are_alone(whole: Any, again: Any, alone: Any) -> None:
     """What no file would show: randomness, samples that depend on each other, no numbers."""
     import torch
@@ -68,6 +82,11 @@ def check_network(module: Any, example: Any) -> None:
                 "sensitive as that cannot be compared"
             )
     check_samples_are_alone(whole, again, alone)
+    for n in OTHER_BATCHES:
+        inputs = _random_inputs(example, n)
+        with module_errors("does not take a batch of random inputs"):
+            whole, alone = module(inputs), torch.cat([module(row) for row in inputs.split(1)])
+        check_batch(whole, alone)
 
 
 def _compared_inputs(example: Any, first: tuple[Any, Any] | None) -> dict[str, Any]:
