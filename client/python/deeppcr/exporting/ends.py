@@ -47,20 +47,40 @@ def _weight_of(part: Part, width: int, bias: Any) -> Any:
     return torch.cat(columns).t()
 
 
+def _weight_of_linear(part: Part) -> Any:
+    """That of the one linear layer that the part is, which may be large; or nothing."""
+    import torch
+
+    if len(part.operations) != 1 or part.operations[0].op != "call_module":
+        return None
+    (node,) = part.operations
+    layer = part.recorded.root.get_submodule(node.target)
+    is_all = list(node.args) == [part.into] and part.recorded.values[part.into].ndim == 2
+    return layer.weight.detach().double() if type(layer) is torch.nn.Linear and is_all else None
+
+
 def affine_layer(part: Part, width: int) -> tuple[Any, Any] | None:
     """(weight [out, width], bias [out]) if the part is affine, for values of all sizes."""
     import torch
 
     if _chooses(part):
         return None
-    bias = part(torch.zeros(1, width).double())[0]
-    weight = _weight_of(part, width, bias)
     generator = torch.Generator().manual_seed(2)
     # Clips act on large values, and dead zones on small ones; either may be of one sign.
     sizes = 10.0 ** torch.arange(-6, 9).double().repeat_interleave(2)[:, None]
     x = sizes * torch.randn(len(sizes), width, generator=generator).double()
+    bias = part(torch.zeros(1, width).double())[0]
+    positive, negative = part(x), part(-x)
+    # The columns of what is not even symmetric need not be looked at.
+    largest = torch.stack([positive.abs(), negative.abs(), bias.expand_as(positive).abs()])
+    odd = (positive + negative - 2 * bias).abs()
+    if not (odd <= 1e-7 * largest.amax(dim=(0, 2))[:, None] + 1e-300).all():
+        return None
+    weight = _weight_of_linear(part)
+    if weight is None:
+        weight = _weight_of(part, width, bias)
     x = torch.cat([x, -x])
-    error = (part(x) - x @ weight.t() - bias).abs()
+    error = (torch.cat([positive, negative]) - x @ weight.t() - bias).abs()
     size = x.abs() @ weight.abs().t() + bias.abs() + 1e-300
     # Not "greater": what is no number is not affine.
     return (weight, bias) if (error <= 1e-9 * size).all() else None
