@@ -18,7 +18,7 @@ from deeppcr.exporting.tracing import floats_are_double, module_errors
 
 _CHECK_SAMPLES = 8
 _MOST_MOVED = 1e-2
-_FAR_SIZES = [10.0, 100.0, 1e3, 1e6]
+_FAR_SIZES = [10.0, 100.0, 1e3, 1e6, 1e12]
 
 
 # Sizes of batches beside that of three, below and above those of other comparisons.
