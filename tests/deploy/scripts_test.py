@@ -123,7 +123,7 @@ class ScriptsTest(unittest.TestCase):
         self.assertIn('SPDXVersion: SPDX-2.3', head)
         self.assertIn('PackageName: deeppcr-server\nSPDXID: SPDXRef-deeppcr-server\nPackageVersion: 1.2.3', own)
         installed = run('dpkg-query', '-W', '-f', '${db:Status-Abbrev} ${Package} ${Version} ${Architecture}\n')
-        expected = [line.split()[1:] for line in installed.stdout.splitlines() if line.startswith('ii')]
+        expected = [line.split()[1:] for line in installed.stdout.splitlines() if line[1] == 'i']
         self.assertEqual(len(packages), len(expected))
         for package, (name, version, architecture) in zip(packages, expected):
             self.assertIn(f'PackageName: {name}\n', package)
@@ -131,9 +131,32 @@ class ScriptsTest(unittest.TestCase):
             url = f'pkg:deb/debian/{name}@{version}'.replace('+', '%2B').replace(':', '%3A')
             url = url.replace('pkg%3A', 'pkg:') + f'?arch={architecture}'
             self.assertIn(f'purl {url}\n', package)
+            self.assertIn('Relationship: SPDXRef-DOCUMENT DESCRIBES SPDXRef-Package-', package)
         missing = run('deploy/sbom.sh', '/bin/false')
         self.assertNotEqual(missing.returncode, 0)
         self.assertIn('does not say its version', missing.stderr)
+
+    def test_the_bill_of_materials_has_what_is_installed_and_held(self):
+        with tempfile.TemporaryDirectory() as folder:
+            server, query = pathlib.Path(folder) / 'server', pathlib.Path(folder) / 'dpkg-query'
+            server.write_text('#!/bin/sh\necho deeppcr-server 1.2.3\n')
+            query.write_text('#!/bin/sh\nprintf "$LINES_OF_DPKG"\n')
+            for each in (server, query):
+                each.chmod(0o755)
+
+            def bill(*statuses):
+                lines = ''.join(f'{status}\tpackage{i}\t1\tamd64\tsource\t1\n'
+                                for i, status in enumerate(statuses))
+                return run('deploy/sbom.sh', str(server), env={
+                    **os.environ, 'PATH': f'{folder}:{os.environ["PATH"]}', 'LINES_OF_DPKG': lines})
+
+            listed = bill('ii ', 'hi ', 'rc ', 'un ')
+            self.assertEqual(listed.returncode, 0, listed.stderr)
+            for i, is_listed in enumerate((True, True, False, False)):
+                self.assertEqual(f'PackageName: package{i}\n' in listed.stdout, is_listed)
+            none = bill()
+        self.assertNotEqual(none.returncode, 0)
+        self.assertIn('dpkg lists no package', none.stderr)
 
 
 class RunTest(unittest.TestCase):
