@@ -231,18 +231,27 @@ TEST(WaitCautionTest, FadesWithTimeWhoeverComes) {
   EXPECT_NEAR(caution.value(7 + 1200, 2), 1.005 + std::exp(-1), 1e-12);
 }
 
-// One stall makes all who wait late.
+// One stall makes all who wait late. A crowd that fits into the limit is let in before and after.
 TEST(WaitTest, AfterAStallAsManyAreLetInAsBefore) {
+  constexpr double kUsual = 0.9 * 2 * 941, kCrowd = 12000;
   Traffic traffic({.workers = 2, .max_queue_samples = 1 << 20, .max_queue_seconds = kLimit},
-                  {{.model = NewModel("a"), .per_second = 0.9 * 2 * 941}});
-  traffic.Settle(10);
-  traffic.factor = 40;  // of the batches that begin now
+                  {{.model = NewModel("a"), .per_second = kUsual}});
+  const auto refused_of_a_crowd = [&] {
+    traffic.Settle(5);
+    traffic.stream(0).per_second = kCrowd;
+    traffic.Run(0.05);
+    traffic.stream(0).per_second = kUsual;
+    traffic.Run(2);
+    EXPECT_GT(traffic.stream(0).Worst(), 0.5 * kLimit);
+    return traffic.stream(0).refused;
+  };
+  EXPECT_EQ(refused_of_a_crowd(), 0);
+  traffic.fixed_seconds = 1.2;  // of the batches that begin now
   traffic.Run(0.05);
-  traffic.factor = 1;
-  traffic.Settle(10);
-  traffic.Run(30);
-  EXPECT_LT(static_cast<double>(traffic.stream(0).refused),
-            0.001 * static_cast<double>(traffic.stream(0).admitted));
+  traffic.fixed_seconds = 0.001;
+  traffic.Run(2);
+  EXPECT_GT(traffic.stream(0).Worst(), kLimit);
+  EXPECT_EQ(refused_of_a_crowd(), 0);
 }
 
 TEST(SecondsPerCostTest, OneBatchChangesItByAFactorOfTwoAtMost) {
