@@ -57,6 +57,14 @@ struct Batcher::Work {
     back_seconds = lent_seconds = 0;
     batch_samples = batch.samples;
   }
+
+  // Leaves jobs that failed or were given up out of what the batch's time is for.
+  void LeaveOutUncomputed() {
+    for (size_t i = 0; i < statuses.size(); ++i) {
+      const Job& job = *batch.jobs[i];
+      if (!statuses[i].ok() || Fired(job.token)) batch.computed_cost -= Schedule::CostOf(job);
+    }
+  }
 };
 
 // Notes what runs. The caller holds mutex_.
@@ -268,11 +276,6 @@ bool Batcher::Release(Worker* worker, Work* work, double seconds) {
     }
     return false;
   }
-  for (size_t i = 0; i < work->statuses.size(); ++i) {
-    const Job& job = *work->batch.jobs[i];
-    if (!work->statuses[i].ok() || Fired(job.token))
-      work->batch.computed_cost -= Schedule::CostOf(job);
-  }
   schedule_.Finish(work->batch, seconds);
   // If the inline job expired before it ran, the caller's slot was never taken.
   if (!work->batch.jobs.empty()) {
@@ -306,6 +309,7 @@ void Batcher::Serve(Worker* worker, Work* work) {
 void Batcher::Finish(Worker* worker, Work* work) {
   const double seconds = SecondsBetween(work->taken, Clock::now()) - work->lent_seconds;
   const bool idle = work->idle != nullptr;
+  if (!idle) work->LeaveOutUncomputed();
   if (Release(worker, work, seconds)) wake_.notify_one();
   if (idle) {
     work->idle = nullptr;
