@@ -70,7 +70,8 @@ class Preparation {
     // A group of samples as large as half of what the system may take leaves room for the weights.
     packing.max_workspace_bytes =
         std::min(with_.options.max_workspace_bytes / with_.count, with_.max_bytes / 2);
-    LimitToBudget(&packing);
+    if (budget() != nullptr) parts_.memory = MemoryShare(with_.budget);
+    packing.memory = &parts_.memory;
     DEEPPCR_ASSIGN_OR_RETURN(parts_.system, backend_.NewSystem(spec_, packing));
     DEEPPCR_RETURN_IF_ERROR(parts_.memory.Set(parts_.system->memory_bytes()));
     DEEPPCR_ASSIGN_OR_RETURN(const Workspaces workspaces, ChooseWorkspaces());
@@ -191,16 +192,6 @@ class Preparation {
   void Warn(std::string_view text) const { Say(text, LoadNews::kProblem); }
 
   MemoryBudget* budget() const { return backend_.on_gpu() ? nullptr : with_.budget.get(); }
-
-  // Refuses what is known to exceed the budget before it is packed.
-  void LimitToBudget(PackingLimits* packing) {
-    if (budget() == nullptr) return;
-    parts_.memory = MemoryShare(with_.budget);
-    const int64_t available = budget()->Available();
-    if (available >= packing->max_bytes) return;
-    packing->max_bytes = available;
-    packing->advice = "models share the memory of this process";
-  }
 
   // Limits of workspaces, and how many there are.
   struct Workspaces {

@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend/backward_space.h"
 #include "kernels/base/cancel_token.h"
+#include "kernels/base/memory_budget.h"
 #include "kernels/base/problems.h"
 #include "kernels/base/team.h"
 #include "kernels/iteration/pass.h"
@@ -224,6 +225,9 @@ struct PackingLimits {
   Problems* all_problems = nullptr;
   // What to do about a system that takes more, for messages.
   std::string_view advice = "raise max_model_bytes";
+  // Counts in what is packed before it is allocated, so that of systems that are packed at a time
+  // none takes what another was promised; may be null.
+  MemoryShare* memory = nullptr;
 };
 
 // Kind of device that a backend runs on: plans are kept by it.

@@ -41,12 +41,14 @@ absl::StatusOr<std::unique_ptr<System>> NewSystemOf(const SystemSpec& spec, cons
       spec);
 }
 
-// Errors: kResourceExhausted if a packed model of `bytes` bytes is not allowed.
+// Counts in a packed model of at least `bytes` bytes. Errors: kResourceExhausted if it is not
+// allowed, or no memory is left for it.
 inline absl::Status CheckPackedBytes(int64_t bytes, const PackingLimits& limits) {
-  if (bytes <= limits.max_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(StrCat("packed, the model takes at least ", bytes, " bytes; ",
-                                             limits.max_bytes, " are left of those allowed (",
-                                             limits.advice, ")"));
+  if (bytes > limits.max_bytes)
+    return absl::ResourceExhaustedError(StrCat("packed, the model takes at least ", bytes,
+                                               " bytes; ", limits.max_bytes,
+                                               " are left of those allowed (", limits.advice, ")"));
+  return limits.memory == nullptr ? absl::OkStatus() : limits.memory->Raise(bytes);
 }
 
 // Largest absolute value; NaN elements are ignored.

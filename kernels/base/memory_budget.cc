@@ -20,28 +20,29 @@ bool MemoryBudget::TakeFree(int64_t bytes) {
 
 absl::Status MemoryBudget::Take(int64_t bytes, int64_t own) {
   if (TakeFree(bytes)) return absl::OkStatus();
-  std::lock_guard lock(mutex_);
-  // Who has most gives most.
-  std::ranges::sort(caches_, std::greater(),
-                    [](const Cache* cache) { return cache->UnusedBytes(); });
-  for (Cache* cache : caches_) {
-    cache->Drop(bytes - std::max<int64_t>(0, free()));
-    if (TakeFree(bytes)) return absl::OkStatus();
-  }
   const int64_t all = own + bytes;
   if (all > limit_)
     return NeverFits("takes ", all, " bytes; the memory of this process leaves ", limit_,
                      " to models");
+  std::lock_guard lock(mutex_);
+  // Systems come into use and out of it meanwhile: each cache is asked once.
+  std::vector<std::pair<int64_t, Cache*>> unused;
+  int64_t could_be_free = free();
+  for (Cache* cache : caches_) {
+    unused.emplace_back(cache->UnusedBytes(), cache);
+    could_be_free += unused.back().first;
+  }
+  // Who has most gives most, and nobody where all is not enough.
+  if (bytes <= could_be_free) {
+    std::ranges::sort(unused, std::greater());
+    for (const auto& [unused_bytes, cache] : unused) {
+      cache->Drop(bytes - std::max<int64_t>(0, free()));
+      if (TakeFree(bytes)) return absl::OkStatus();
+    }
+  }
   return ResourceExhausted("takes ", all, " bytes beside ", used() - own,
                            " of models that are loaded; the memory of this process leaves ", limit_,
                            " to models");
-}
-
-int64_t MemoryBudget::Available() const {
-  std::lock_guard lock(mutex_);
-  int64_t bytes = free();
-  for (const Cache* cache : caches_) bytes += cache->UnusedBytes();
-  return std::max<int64_t>(0, bytes);
 }
 
 void MemoryBudget::Add(Cache* cache) {

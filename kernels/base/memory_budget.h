@@ -2,6 +2,7 @@
 #ifndef DEEPPCR_KERNELS_BASE_MEMORY_BUDGET_H_
 #define DEEPPCR_KERNELS_BASE_MEMORY_BUDGET_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -31,16 +32,15 @@ class MemoryBudget {
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
-  // Takes the bytes, at least 0, if need be from caches. `own`: what the caller has already, for
-  // the message. Errors: kResourceExhausted with the sum; it never fits where the limit is less.
+  // Takes the bytes, at least 0, if need be from caches, which give up nothing where that would not
+  // be enough. `own`: what the caller has already. Errors: kResourceExhausted with the sum; it
+  // never fits where the limit is less.
   absl::Status Take(int64_t bytes, int64_t own = 0);
   void Return(int64_t bytes) { used_.fetch_sub(bytes); }
 
   int64_t limit() const { return limit_; }
   int64_t used() const { return used_.load(); }
   int64_t free() const { return limit_ - used(); }
-  // What is free or could be taken from caches.
-  int64_t Available() const;
 
   // A cache is removed before it ends. No cache may call these, or Take, while it holds a lock that
   // its own functions take.
@@ -52,7 +52,7 @@ class MemoryBudget {
 
   const int64_t limit_;
   std::atomic<int64_t> used_{0};
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::vector<Cache*> caches_;
 };
 
@@ -75,6 +75,8 @@ class MemoryShare {
 
   // Makes it so many bytes. Errors: those of MemoryBudget::Take; it is what it was then.
   absl::Status Set(int64_t bytes);
+  // Makes it at least so many. Errors: those of Set.
+  absl::Status Raise(int64_t bytes) { return Set(std::max(bytes, bytes_)); }
   int64_t bytes() const { return bytes_; }
 
  private:

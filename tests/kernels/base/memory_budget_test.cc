@@ -74,7 +74,6 @@ TEST(MemoryBudgetTest, WhatNeverFitsSaysSo) {
   EXPECT_FALSE(IsNeverFits(other.Set(2)));
   const auto none = std::make_shared<MemoryBudget>(-5);
   EXPECT_FALSE(none->Take(0).ok());
-  EXPECT_EQ(none->Available(), 0);
 }
 
 TEST(MemoryBudgetTest, WithoutOneAnythingFits) {
@@ -86,16 +85,47 @@ TEST(MemoryBudgetTest, CachesGiveUpWhatNobodyUsesTheLargestFirst) {
   const auto budget = std::make_shared<MemoryBudget>(100);
   Pieces small(budget, 3), large(budget, 6);
   EXPECT_EQ(budget->free(), 10);
-  EXPECT_EQ(budget->Available(), 100);
   ASSERT_TRUE(budget->Take(25).ok());
   EXPECT_EQ(large.UnusedBytes(), 40);
   EXPECT_EQ(small.UnusedBytes(), 30);
   small.in_use = large.in_use = 2;
-  EXPECT_EQ(budget->Available(), 35);
-  ExpectError(budget->Take(36), absl::StatusCode::kResourceExhausted, "takes 36 bytes beside 65");
+  ExpectError(budget->Take(36), absl::StatusCode::kResourceExhausted, "takes 36 bytes beside 95");
+  EXPECT_EQ(small.UnusedBytes() + large.UnusedBytes(), 30);
   ASSERT_TRUE(budget->Take(35).ok());
   EXPECT_EQ(budget->free(), 0);
   EXPECT_EQ(small.UnusedBytes() + large.UnusedBytes(), 0);
+}
+
+TEST(MemoryBudgetTest, RaisingNeverGivesBack) {
+  const auto budget = std::make_shared<MemoryBudget>(100);
+  MemoryShare share(budget);
+  ASSERT_TRUE(share.Raise(60).ok());
+  ASSERT_TRUE(share.Raise(50).ok());
+  EXPECT_EQ(budget->used(), 60);
+  EXPECT_FALSE(share.Raise(101).ok());
+  EXPECT_EQ(share.bytes(), 60);
+}
+
+// Holds one piece, which is in use every other time that it is asked.
+class Restless final : public MemoryBudget::Cache {
+ public:
+  int64_t UnusedBytes() const override { return ++times_ % 2; }
+  void Drop(int64_t) override {}
+
+ private:
+  mutable int64_t times_ = 0;
+};
+
+// Order must not be sought among numbers that change under the search.
+TEST(MemoryBudgetTest, CachesMayChangeTheirMindsMeanwhile) {
+  const auto budget = std::make_shared<MemoryBudget>(100);
+  std::vector<Restless> caches(200);
+  for (Restless& cache : caches) budget->Add(&cache);
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(budget->Take(100).ok());
+    EXPECT_FALSE(budget->Take(1).ok());
+    budget->Return(100);
+  }
 }
 
 TEST(MemoryBudgetTest, ThreadsTakeNoMoreThanThereIs) {

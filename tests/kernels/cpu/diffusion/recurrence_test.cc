@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/aligned_buffer.h"
+#include "kernels/base/memory_budget.h"
 #include "kernels/base/team.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/problem/philox.h"
@@ -288,6 +289,22 @@ TEST_P(DiffusionTest, RefusesWhatDoesNotFitBeforeItAllocates) {
                          absl::StatusCode::kResourceExhausted,
                          absl::StrCat("bytes; ", allowed, " are left of those allowed"));
   }
+}
+
+TEST_P(DiffusionTest, TakesItsShareBeforeItAllocates) {
+  const RandomDiffusion random({.kind = kind(), .hidden_dim = 10, .num_steps = 100});
+  const auto backend = *cpu::NewCpuBackend();
+  const auto budget = std::make_shared<MemoryBudget>(1 << 30);
+  MemoryShare share(budget);
+  const std::unique_ptr<System> system = *backend->NewSystem(random.spec(), {.memory = &share});
+  EXPECT_GT(share.bytes(), 100 * 64);  // at least a table
+  EXPECT_LE(share.bytes(), system->memory_bytes());
+
+  MemoryShare others(budget);
+  ASSERT_TRUE(others.Set(budget->free() - share.bytes() / 2).ok());
+  MemoryShare second(budget);
+  testing::ExpectError(backend->NewSystem(random.spec(), {.memory = &second}),
+                       absl::StatusCode::kResourceExhausted, "the memory of this process");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DiffusionTest, EverySetAndKind(),
