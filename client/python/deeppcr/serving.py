@@ -33,13 +33,16 @@ class ServerError(DeepPcrError):
 def server_at_hand(binary: str | os.PathLike[str] | None = None) -> pathlib.Path | None:
     """The argument, DEEPPCR_SERVER_BINARY, PATH, deeppcr_server, or the build of a checkout.
 
-    None if there is none. Errors: FileNotFoundError if one is named that is not there.
+    None if there is none. Errors: FileNotFoundError if one is named that is not there,
+    PermissionError if it cannot be run.
     """
     for named in (binary, os.environ.get("DEEPPCR_SERVER_BINARY")):
         if named:
             path = pathlib.Path(named)
             if not path.is_file():
                 raise FileNotFoundError(f"{path}: no such server")
+            if not os.access(path, os.X_OK):
+                raise PermissionError(f"{path}: expected a server, and it cannot be executed")
             return path
     on_path = shutil.which("deeppcr-server")
     if on_path:

@@ -141,6 +141,8 @@ class ExportStackTest(unittest.TestCase):
         for wrong, problem in ((module, 'expected a state_dict or the path'), (7, 'got a int')):
             with self.assertRaisesRegex(deeppcr.ExportError, problem):
                 self.export(module, example, 'other', weights=wrong)
+        with self.assertRaisesRegex(deeppcr.ExportError, 'prefix: expected a str, got a NoneType'):
+            self.export(module, example, 'other', weights=path, prefix=None)
         with self.assertRaisesRegex(deeppcr.ExportError, "expected a state_dict as 'step'"):
             self.export(module, example, 'other', weights=path, prefix='step/')
         self.export(module, example, 'arrays', weights={key: value.numpy() for key, value
@@ -158,6 +160,9 @@ class ExportStackTest(unittest.TestCase):
         self.assertIn('A stack of 12 layers of 8 values, made of `Loop`', card)
         self.assertIn(f'{report.error:.1e}', card)
         cards.run(card, self.folder, SERVER)
+        odd = self.folder / 'the "best"\nmodels'
+        deeppcr.export(module, None, odd / 'model', example=example, binary=SERVER)
+        cards.run((odd / 'model/README.md').read_text(), odd, SERVER)
 
     def test_validate_lists_all_problems(self):
         module, example = odd_stacks.STACKS['loop'][0]()

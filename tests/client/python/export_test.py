@@ -211,6 +211,26 @@ class ExportTest(unittest.TestCase):
         with self.assertRaisesRegex(ExportError, 'Not a directory'):
             self.export(module, example, 'file/model')
 
+    def test_settings_do_not_deny_what_the_module_says(self):
+        module, example = odd_modules.MODULES['mlp'][0]()
+        decoder = torch.nn.Linear(odd_modules.DIM, 2)
+        for wrong in ({'model_type': 'mlp'}, {'state_dim': 4}, {'output_dim': odd_modules.DIM}):
+            (key,) = wrong
+            with self.assertRaisesRegex(ExportError, f'{key}: expected .* as the module has it'):
+                self.export(module, example, decoder=decoder, **wrong)
+        self.export(module, example, decoder=decoder, state_dim=odd_modules.DIM, output_dim=2)
+
+    def test_floats_of_pytorch_may_be_double_by_default(self):
+        class Frequencies(odd_modules.Mlp):
+            def forward(self, x, t):
+                return super().forward(x, t) * torch.exp(-torch.arange(odd_modules.DIM) / 3.0)
+
+        self.addCleanup(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(torch.float64)
+        report = self.export(Frequencies(), (torch.randn(1, odd_modules.DIM), torch.tensor([3])))
+        self.assertLessEqual(report.error, max(1e-5, 2 * report.torch_error))
+        self.assertEqual(torch.get_default_dtype(), torch.float64)
+
     def test_schedulers_are_taken_as_objects_settings_or_files(self):
         class DDIMScheduler:
             config = {'num_train_timesteps': 500, 'beta_end': np.float64(0.02), '_use_default': []}
@@ -251,9 +271,18 @@ class ExportTest(unittest.TestCase):
             samples = server.client().generate('flow', initial_noise=states, solver='newton',
                                                rtol=1e-6)
         self.assertLess(abs(samples - x.numpy()).max() / abs(x).max(), 1e-5)
-        with self.assertRaisesRegex(ExportError, 'step 0 is not affine'):
-            self.export(module, example, 'other',
-                        scheduler=deeppcr.Steps(lambda z, m, i: (z + m).clip(-1, 1), times[:-1]))
+        for clip in (1, 1e5, 1e11):
+            with self.assertRaisesRegex(ExportError, 'step 0 is not affine'):
+                self.export(module, example, 'other',
+                            scheduler=deeppcr.Steps(lambda z, m, i: (z + m).clip(-clip, clip), times[:-1]))
+        for steps, problem in ((deeppcr.Steps(times, euler), r'step: expected a function of \(z, m, i\)'),
+                               (deeppcr.Steps(euler, 20), 'times: expected a list of numbers, got 20'),
+                               (deeppcr.Steps(euler, []), 'times: expected a list of numbers'),
+                               (deeppcr.Steps(euler, 'later'), 'times: could not convert'),
+                               (deeppcr.Steps(euler, times[:-1], initial_scale=[1, 2]),
+                                'initial_scale: expected a number')):
+            with self.assertRaisesRegex(ExportError, problem):
+                self.export(module, example, 'other', scheduler=steps)
 
     def test_decoders_follow_the_samples(self):
         nn = torch.nn

@@ -137,6 +137,10 @@ class ExportWithoutServerTest(unittest.TestCase):
             with self.assertRaisesRegex(FileNotFoundError, 'nothing: no such server'):
                 deeppcr.export(module, None, self.folder / 'model', example=example,
                                binary=self.folder / 'nothing')
+            text = self.folder / 'text'
+            text.write_text('no program')
+            with self.assertRaisesRegex(PermissionError, 'text: expected a server, and it cannot be executed'):
+                deeppcr.export(module, None, self.folder / 'model', example=example, binary=text)
         with unittest.mock.patch.object(answers_of_numpy, 'is_available', lambda: False):
             with self.assertRaisesRegex(FileNotFoundError, '(?s)was found.*onnx>=1.13'):
                 deeppcr.export(module, None, self.folder / 'model', example=example)

@@ -59,6 +59,21 @@ def of_a_view(layer, z):
     return z + 0.1 * y
 
 
+def compiled(compile_it):
+    """A Loop as torch.compile gives it, which PyTorch 1 does not have."""
+
+    def make():
+        module, example = network(Loop)()
+        return compile_it(module) if hasattr(torch, 'compile') else module, example
+
+    return make
+
+
+def with_compiled_layers(module):
+    module.layers = nn.ModuleList(torch.compile(layer, backend='eager') for layer in module.layers)
+    return module
+
+
 class Initialised(Loop):
     """Activation normalisation, which its first input initialises."""
 
@@ -121,6 +136,10 @@ STACKS = {
     'far_outputs': (loop(after=lambda y: torch.where(y.abs() > 1e12, 0 * y, y)), 'after the blocks'),
     'batch_of_two': (loop(after=lambda y: -y if len(y) == 2 else y), 'batch of 2'),
     'large_batch': (loop(after=lambda y: y - y.mean(0) if len(y) > 8 else y), 'batch of 9'),
+    'named_results': (loop(block=lambda layer, z: z + 0.1 * (layer(z) - layer(z).max(1, keepdim=True).values)), None),
+    'data': (loop(block=lambda layer, z: z + 0.1 * layer(z).tanh().data), None),
+    'compiled': (compiled(lambda m: torch.compile(m, backend='eager')), None),
+    'compiled_layers': (compiled(with_compiled_layers), None),
     'initialised': (network(Initialised), 'after another input'),
     'counted': (network(Counted), None),
     'cached': (network(Cached), None),

@@ -48,7 +48,7 @@ largest of the numbers that were compared at once.
 ```python
 import deeppcr
 
-with deeppcr.serve("{folder.parent.name or "."}") as server:
+with deeppcr.serve({json.dumps(folder.parent.name or ".", ensure_ascii=False)}) as server:
     client = server.client()
     print({call})
 ```

@@ -29,7 +29,15 @@ from deeppcr.exporting.network import check_network, compare_outputs
 from deeppcr.exporting.report import Difference, ExportError, ExportReport
 from deeppcr.exporting.scheduler import process_of
 from deeppcr.exporting.stack import find_stack
-from deeppcr.exporting.tracing import copied, evaluating, kept_buffers, module_errors, write_onnx
+from deeppcr.exporting.tracing import (
+    copied,
+    evaluating,
+    floats_by_default,
+    kept_buffers,
+    module_errors,
+    uncompiled,
+    write_onnx,
+)
 from deeppcr.exporting.values import watched_tensors
 from deeppcr.exporting.weights import with_weights
 from deeppcr.safetensors_file import write_safetensors
@@ -150,6 +158,16 @@ def _answers(binary: str | os.PathLike[str] | None) -> Answers:
     return NumPyAnswers()
 
 
+def _with_settings(config: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """What the module says, which settings may repeat, and the others."""
+    for key in config.keys() & settings.keys():
+        if settings[key] != config[key]:
+            raise ExportError(
+                f"{key}: expected {config[key]!r}, as the module has it, got {settings[key]!r}"
+            )
+    return config | settings
+
+
 def _write_config(folder: pathlib.Path, config: dict[str, Any]) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
 
@@ -169,7 +187,7 @@ def _write_stack(
         keep_parameters=True,
     )
     write_safetensors(folder / "model.safetensors", stack.tensors)
-    config = stack.config() | settings
+    config = _with_settings(stack.config(), settings)
     _write_config(folder, config)
     answers.check(folder)
     first = None
@@ -212,8 +230,6 @@ def _write_denoiser(
                 "example is an integer, got none; a second time is no input of a "
                 "denoiser here"
             )
-    config["num_inference_steps"] = 100 if process.table is None else len(process.table["time"])
-    config |= settings
     denoiser = Denoiser(module, example, process.learned_variance)
     check_denoiser(denoiser, num_classes)
     if decoder is not None:
@@ -224,7 +240,9 @@ def _write_denoiser(
         decoder = copied(decoder, ()).float()
         tensors, of_decoder = decoder_tensors(decoder, width)
         write_safetensors(folder / "model.safetensors", tensors)
-        config = of_decoder | config | {"output_dim": of_decoder["output_dim"]}
+        config |= of_decoder
+    steps = 100 if process.table is None else len(process.table["time"])
+    config = _with_settings(config, {"num_inference_steps": steps} | settings)
     write_onnx(module, example, folder / "denoiser.onnx")
     process.write(folder)
     _write_config(folder, config)
@@ -268,8 +286,8 @@ def export(
     """
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise ExportError(f"version: expected an integer of at least 1, got {version!r}")
-    target = pathlib.Path(path) / str(version)
-    name = pathlib.Path(os.path.abspath(path)).name
+    target = pathlib.Path(os.fsdecode(path)) / str(version)
+    name = pathlib.Path(os.path.abspath(target)).parent.name
     if not _NAME.fullmatch(name):
         raise ExportError(
             "path: expected a model's name of 1 to 128 letters, digits, '.', '_' and '-' at its "
@@ -299,7 +317,13 @@ def export(
     answers = _answers(binary)
     if weights is not None:
         model = with_weights(model, weights, prefix)
-    with _recording, evaluating(model), tempfile.TemporaryDirectory() as scratch:
+    model = uncompiled(model)
+    with (
+        _recording,
+        evaluating(model),
+        floats_by_default(),
+        tempfile.TemporaryDirectory() as scratch,
+    ):
         folder = pathlib.Path(scratch) / "1"
         folder.mkdir()
         module, example = _in_float32(model, example)

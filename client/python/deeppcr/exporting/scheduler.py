@@ -69,7 +69,7 @@ def _coefficients(
         if not (values == values[0]).all():
             raise ExportError(f"{name}: step {i} has another coefficient of {each} in each element")
         found[each] = float(values[0])
-    for scale in (1.0, 1e3, 1e-3):
+    for scale in (1.0, 1e3, 1e-3, 1e6, 1e-6, 1e12):
         probe = {each: scale * rng.standard_normal(size) for each in arguments}
         terms = [found[each] * probe[each] for each in arguments]
         size_of = sum(np.abs(term) for term in terms) + np.finfo(float).tiny
@@ -83,7 +83,10 @@ def _coefficients(
 
 def _arguments_of(step: Callable[..., Any]) -> list[str]:
     """Which of noise and x0 a step takes, after z and m."""
-    names = list(inspect.signature(step).parameters)[3:]
+    try:
+        names = list(inspect.signature(step).parameters)[3:]
+    except (TypeError, ValueError) as error:  # of what is none, and of some that C++ has
+        raise ExportError(f"step: expected a function of (z, m, i): {error}") from error
     unknown = [name for name in names if name not in ("noise", "x0")]
     if unknown:
         raise ExportError(
@@ -92,9 +95,22 @@ def _arguments_of(step: Callable[..., Any]) -> list[str]:
     return ["z", "m", *names]
 
 
+def _numbers(name: str, given: Any, axes: int) -> Any:
+    """An array of so many axes. Errors: ExportError for anything else."""
+    try:
+        numbers = np.asarray(given, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ExportError(f"{name}: {error}") from error
+    if numbers.ndim != axes or not numbers.size:
+        expected = "a number" if axes == 0 else "a list of numbers"
+        raise ExportError(f"{name}: expected {expected}, got {given!r}")
+    return numbers
+
+
 def step_table(steps: Steps) -> dict[str, Any]:
     """The tensors of step_table.safetensors. Errors: ExportError, naming the step."""
     arguments = _arguments_of(steps.step)
+    times = _numbers("times", steps.times, 1)
     if ("x0" in arguments) != (steps.predict_x0 is not None):
         raise ExportError("step: the argument x0 and predict_x0 belong together")
     if steps.clip_range is not None and steps.predict_x0 is None:
@@ -102,7 +118,7 @@ def step_table(steps: Steps) -> dict[str, Any]:
     rows: dict[str, list[float]] = {
         name: [] for name in ("x0_z", "x0_m", "z_z", "z_m", "z_x0", "sigma")
     }
-    for i in range(len(steps.times)):
+    for i in range(len(times)):
         found = _coefficients(steps.step, "step", arguments, i)
         x0 = {"z": 0.0, "m": 0.0}
         if steps.predict_x0 is not None:
@@ -112,10 +128,10 @@ def step_table(steps: Steps) -> dict[str, Any]:
         for name, value in zip(rows, (*row, abs(found.get("noise", 0.0))), strict=True):
             rows[name].append(value)
     table: dict[str, Any] = {name: np.array(values, np.float64) for name, values in rows.items()}
-    table["time"] = np.asarray(steps.times, np.float64)
+    table["time"] = times
     if steps.clip_range is not None:
-        table["clip_range"] = np.array(steps.clip_range, np.float64)
-    table["initial_scale"] = np.array(steps.initial_scale, np.float64)
+        table["clip_range"] = _numbers("clip_range", steps.clip_range, 0)
+    table["initial_scale"] = _numbers("initial_scale", steps.initial_scale, 0)
     return table
 
 

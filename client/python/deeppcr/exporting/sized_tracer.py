@@ -22,7 +22,7 @@ _METHODS = {
     *("size", "dim", "ndimension", "numel", "nelement", "stride", "element_size"),
     *("is_floating_point", "is_complex", "is_contiguous", "get_device"),
 }
-_VIEWS = {"T", "mT", "data"}
+_VIEWS = {"T", "mT"}
 
 
 def _is_of_torch(hook: Any) -> bool:
@@ -55,10 +55,15 @@ def widened(arguments: Any) -> Any:
     """Arguments of an operation with double where it names the precision of the server."""
     import torch
 
-    def wide(each: Any) -> Any:
-        return torch.float64 if each is torch.float32 else each
-
-    return torch.fx.node.map_aggregate(arguments, wide)
+    if arguments is torch.float32:
+        return torch.float64
+    if type(arguments) is tuple:  # and none with names, as what max() gives
+        return tuple(widened(each) for each in arguments)
+    if isinstance(arguments, list):
+        return [widened(each) for each in arguments]
+    if isinstance(arguments, dict):
+        return {key: widened(each) for key, each in arguments.items()}
+    return arguments
 
 
 def sized_tracer(example: Any) -> Any:
@@ -78,6 +83,8 @@ def sized_tracer(example: Any) -> Any:
                 return torch.float32 if dtype == torch.float64 else dtype
             if name in ("to", "type_as"):
                 return self._cast
+            if name == "data":
+                return self.detach()  # which every exporter records
             if name in _VIEWS:
                 return self.tracer.create_proxy("call_function", getattr, (self, name), {})
             return super().__getattr__(name)

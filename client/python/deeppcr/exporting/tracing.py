@@ -57,6 +57,19 @@ def evaluating(module: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def floats_by_default() -> Iterator[None]:
+    """Has PyTorch make what it is asked for in the server's precision, whatever it was set to."""
+    import torch
+
+    chosen = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(chosen)
+
+
+@contextlib.contextmanager
 def module_errors(what: str) -> Iterator[None]:
     """Whatever a module raises, as the sentence that the module `what`."""
     try:
@@ -77,6 +90,22 @@ def copied(module: Any, example: tuple[Any, ...]) -> Any:
         # Weights that hooks compute can be copied once they were computed without gradients.
         module(*example)
         return copy.deepcopy(module)
+
+
+def uncompiled(module: Any) -> Any:
+    """The module without torch.compile, which computes the same."""
+
+    def original(each: Any) -> Any:
+        return each._orig_mod if type(each).__name__ == "OptimizedModule" else each
+
+    module = original(module)
+    if all(original(each) is each for each in module.modules()):
+        return module
+    module = copy.deepcopy(module)
+    for each in list(module.modules()):
+        for name, child in each.named_children():
+            setattr(each, name, original(child))
+    return module
 
 
 class _Widening(threading.local):

@@ -56,6 +56,8 @@ def with_weights(
     """
     import torch
 
+    if not isinstance(prefix, str):
+        raise ExportError(f"prefix: expected a str, got a {type(prefix).__name__}")
     if not isinstance(weights, (Mapping, str, os.PathLike)):
         kind = type(weights).__name__
         raise ExportError(f"weights: expected a state_dict or the path of a file, got a {kind}")
