@@ -51,18 +51,6 @@ std::vector<std::string_view> AutoAndNamesOf(const Rows& rows) {
   return names;
 }
 
-// What a model takes at least, before it is read: the folder of a hub may hold other files beside.
-// A size that could not be doubled is none that fits.
-int64_t BytesOfFiles(const std::filesystem::path& directory) {
-  int64_t bytes = 0;
-  for (const char* const name : {"model.safetensors", "denoiser.onnx", "block.onnx"}) {
-    std::error_code none;
-    const uintmax_t size = std::filesystem::file_size(directory / name, none);
-    if (!none) bytes += static_cast<int64_t>(std::min<uintmax_t>(size, uintmax_t{1} << 58));
-  }
-  return bytes;
-}
-
 class EngineImpl final : public Engine {
  public:
   EngineImpl(EngineOptions options, SelectedBackends selected)
@@ -74,21 +62,23 @@ class EngineImpl final : public Engine {
   std::string_view backend() const override { return First().name(); }
   std::string_view device() const override { return First().device(); }
   std::string_view backend_reason() const override { return selected_.reason; }
+  int64_t available_memory() const override { return budget_->Available(); }
 
   absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(
       const std::string& directory, const LoadProgress& progress, const CancelToken* token,
       std::span<const std::shared_ptr<const LoadedModel>> loaded) const override {
     if (progress) progress(LoadNews::kStep, "reading");
-    // As they are in the files and as they are kept.
     MemoryShare reading(budget_);
-    DEEPPCR_RETURN_IF_ERROR(WithContext(reading.Set(2 * BytesOfFiles(directory)), directory));
     std::vector<std::string> notes;
     DEEPPCR_ASSIGN_OR_RETURN(Model model,
                              ReadModel(directory, {.max_weights_bytes = options_.max_model_bytes,
                                                    .token = token,
+                                                   .memory = &reading,
                                                    .parameters = options_.gradients,
                                                    .notes = &notes}));
-    DEEPPCR_RETURN_IF_ERROR(WithContext(reading.Set(MemoryBytes(model)), directory));
+    int64_t bytes = MemoryBytes(model);
+    if (model.parameters != nullptr) bytes += MemoryBytes(*model.parameters);
+    DEEPPCR_RETURN_IF_ERROR(WithContext(reading.Set(bytes), directory));
     if (!model.no_parameters.empty())
       notes.push_back(StrCat("no gradients by parameters: ", model.no_parameters));
     for (const std::string& note : notes)

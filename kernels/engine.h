@@ -273,6 +273,8 @@ class Engine {
   virtual std::string_view backend() const = 0;
   virtual std::string_view device() const = 0;
   virtual std::string_view backend_reason() const = 0;
+  // Bytes of EngineOptions::max_memory_bytes that a load could take.
+  virtual int64_t available_memory() const = 0;
 
   // Reads <directory>/{config.json,model.safetensors,scheduler_config.json or
   // step_table.safetensors (diffusion),
@@ -284,7 +286,8 @@ class Engine {
   // name); its contents are not. Errors: kNotFound, kInvalidArgument (file, key or tensor named),
   // kResourceExhausted (bytes wanted and allowed), kFailedPrecondition (no plan fits, and one is
   // required), kUnimplemented (no backend can run the model), kDataLoss (the last backend computes
-  // it wrong). kCancelled soon after the token, which may be null, has fired.
+  // it wrong). Memory that others have is an error with MissingBytes. kCancelled soon after the
+  // token, which may be null, has fired.
   virtual absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(
       const std::string& directory, const LoadProgress& progress, const CancelToken* token,
       std::span<const std::shared_ptr<const LoadedModel>> loaded) const = 0;

@@ -10,6 +10,7 @@
 
 #include "kernels/base/never_fits.h"
 #include "kernels/base/sha256.h"
+#include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/build_id.h"
@@ -36,21 +37,10 @@ int64_t NumSyntheticInputs(int64_t state_dim) {
   return std::clamp<int64_t>(2 * (state_dim + 1), 256, 2048);
 }
 
-// Calibration inputs of the model, or synthetic ones. A diffusion model has inputs of its own, the
-// noise.
-CalibrationInputs CalibrationInputsOf(const Model& model, const SystemShape& shape) {
-  if (model.num_calibration > 0)
-    return {.values = model.calibration_inputs, .count = model.num_calibration};
-  return SyntheticInputs(NumSyntheticInputs(shape.state_dim), shape.input_dim);
-}
-
-// Inputs that an initial guess is fitted on: not the inputs that the planner judges the guess by,
-// unless there would be too few.
-CalibrationInputs FittedInputs(const CalibrationInputs& all, const SystemShape& shape) {
-  const int64_t left = all.count - kJudgedSamples;
-  if (left < shape.state_dim + 2) return all;
-  return {.values = {all.values.begin() + kJudgedSamples * shape.input_dim, all.values.end()},
-          .count = left};
+// How many of the inputs an initial guess is not fitted on: those that the planner judges the guess
+// by, unless too few would be left.
+int64_t NumJudged(const CalibrationInputs& inputs, const SystemShape& shape) {
+  return inputs.count - kJudgedSamples < shape.state_dim + 2 ? 0 : kJudgedSamples;
 }
 
 // Prepares one system, step by step.
@@ -91,8 +81,8 @@ class Preparation {
                       .system = key_,
                       .backend = backend_.name()};
     DEEPPCR_RETURN_IF_ERROR(PrepareBackward(workspaces));
+    DEEPPCR_RETURN_IF_ERROR(Calibrate());
     DEEPPCR_RETURN_IF_ERROR(parts_.memory.Set(parts_.memory_bytes()));
-    Calibrate();
     if (Fired(with_.token)) return absl::CancelledError("stopped during calibration");
     return absl::OkStatus();
   }
@@ -113,8 +103,9 @@ class Preparation {
         with_.options.plan_mode == PlanMode::kRequire)
       return absl::OkStatus();
     Say("measuring the ways back");
+    DEEPPCR_ASSIGN_OR_RETURN(const CalibrationInputs* const inputs, Inputs());
     DEEPPCR_RETURN_IF_ERROR(
-        MeasureWays(*parts_.runner, *parts_.backward, Inputs(), Planning(), &parts_.plan));
+        MeasureWays(*parts_.runner, *parts_.backward, *inputs, Planning(), &parts_.plan));
     if (!HasWays(parts_.plan)) return absl::OkStatus();
     DEEPPCR_ASSIGN_OR_RETURN(parts_.plan.id, PlanId(parts_.key, parts_.plan));
     const PlanSource source = parts_.plan.source;
@@ -153,11 +144,12 @@ class Preparation {
                                                 parts_.runner->memory_bytes() +
                                                 (*oracle)->memory_bytes() + oracle_bytes));
       Say(StrCat("checking it against the ", other->name(), " backend"));
+      DEEPPCR_ASSIGN_OR_RETURN(const CalibrationInputs* const inputs, Inputs());
       absl::Status checked = RunSelfCheck({.runner = *parts_.runner,
                                            .oracle = **oracle,
                                            .plan = parts_.plan,
                                            .resolve = parts_.resolve,
-                                           .inputs = Inputs(),
+                                           .inputs = *inputs,
                                            .max_batch_size = with_.model.config.max_batch_size,
                                            .max_oracle_bytes = oracle_bytes,
                                            .token = with_.token});
@@ -167,7 +159,7 @@ class Preparation {
                                     .backward = *parts_.backward,
                                     .oracle = **oracle,
                                     .shape = shape_,
-                                    .inputs = Inputs(),
+                                    .inputs = *inputs,
                                     .pool = &with_.pool,
                                     .max_oracle_bytes = oracle_bytes,
                                     .token = with_.token});
@@ -262,25 +254,48 @@ class Preparation {
     return absl::OkStatus();
   }
 
-  // Calibration inputs, which a plan of another system makes needless.
-  const CalibrationInputs& Inputs() const {
-    if (!inputs_.has_value()) inputs_ = CalibrationInputsOf(with_.model, shape_);
-    return *inputs_;
+  // Calibration inputs of the model, or synthetic ones, once they are asked for: a plan of another
+  // system makes them needless. A diffusion model has inputs of its own, the noise. Errors:
+  // kResourceExhausted.
+  absl::StatusOr<const CalibrationInputs*> Inputs() const {
+    if (inputs_.has_value()) return &*inputs_;
+    const Model& model = with_.model;
+    const int64_t own = model.num_calibration;
+    const int64_t count = own > 0 ? own : NumSyntheticInputs(shape_.state_dim);
+    of_inputs_ = MemoryShare(with_.budget);
+    DEEPPCR_RETURN_IF_ERROR(
+        WithContext(of_inputs_.Set(count * shape_.input_dim * int64_t{sizeof(float)}),
+                    "with inputs to calibrate on"));
+    if (own > 0) {
+      inputs_ = {.values = model.calibration_inputs, .count = own};
+    } else {
+      inputs_ = SyntheticInputs(count, shape_.input_dim);
+    }
+    return &*inputs_;
   }
 
-  // Without a usable calibration the model works, from the constant guess.
-  void Calibrate() {
-    if (!parts_.resolve.iterative || !shape_.affine_guess) return;
+  // Without a usable calibration the model works, from the constant guess. Errors:
+  // kResourceExhausted: whether there is a guess must not depend on what else is in memory.
+  absl::Status Calibrate() {
+    if (!parts_.resolve.iterative || !shape_.affine_guess) return absl::OkStatus();
     Say("calibrating the initial guess");
-    const absl::StatusOr<AffineGuess> guess =
-        FitAffineGuess(*parts_.runner, FittedInputs(Inputs(), shape_), kMaxGuessBytes, with_.token);
+    DEEPPCR_ASSIGN_OR_RETURN(const CalibrationInputs* const inputs, Inputs());
+    DEEPPCR_RETURN_IF_ERROR(
+        parts_.memory.Set(parts_.memory_bytes() + FittingBytes(shape_, kMaxGuessBytes)));
+    const absl::StatusOr<AffineGuess> guess = FitAffineGuess(
+        *parts_.runner, *inputs, kMaxGuessBytes, with_.token, NumJudged(*inputs, shape_));
     // Synthetic inputs may be too few for a wide model, which is no problem of the model's files.
-    if (!guess.ok())
-      return Say(ToStd(guess.status().message()),
-                 with_.model.num_calibration > 0 ? LoadNews::kProblem : LoadNews::kStep);
-    if (const absl::Status set = parts_.system->SetAffineGuess(*guess); !set.ok())
-      return Warn(ToStd(set.message()));
+    if (!guess.ok()) {
+      Say(ToStd(guess.status().message()),
+          with_.model.num_calibration > 0 ? LoadNews::kProblem : LoadNews::kStep);
+      return absl::OkStatus();
+    }
+    if (const absl::Status set = parts_.system->SetAffineGuess(*guess); !set.ok()) {
+      Warn(ToStd(set.message()));
+      return absl::OkStatus();
+    }
     parts_.resolve.calibrated_guess = true;
+    return absl::OkStatus();
   }
 
   // Hash of the bytes; empty for no bytes.
@@ -312,17 +327,21 @@ class Preparation {
 
   PlanSearch Search(const PlanFile* plans,
                     std::span<const std::shared_ptr<const LoadedModel>> loaded) const {
-    return {
-        .key = parts_.key,
-        .mode = with_.options.plan_mode,
-        .file = plans,
-        .loaded = loaded,
-        .cache_dir = with_.options.plan_cache_dir,
-        .unfit = [this](const Plan& plan) { return UnfitChoice(plan, parts_.resolve); },
-        .check =
-            [this](Plan* plan) { return CheckPlan(*parts_.runner, Inputs(), Planning(), plan); },
-        .measure = [this] { return MeasurePlan(*parts_.runner, Inputs(), Planning()); },
-        .say = [this](LoadNews news, std::string_view text) { Say(text, news); }};
+    return {.key = parts_.key,
+            .mode = with_.options.plan_mode,
+            .file = plans,
+            .loaded = loaded,
+            .cache_dir = with_.options.plan_cache_dir,
+            .unfit = [this](const Plan& plan) { return UnfitChoice(plan, parts_.resolve); },
+            .check = [this](Plan* plan) -> absl::Status {
+              DEEPPCR_ASSIGN_OR_RETURN(const CalibrationInputs* const inputs, Inputs());
+              return CheckPlan(*parts_.runner, *inputs, Planning(), plan);
+            },
+            .measure = [this]() -> absl::StatusOr<Plan> {
+              DEEPPCR_ASSIGN_OR_RETURN(const CalibrationInputs* const inputs, Inputs());
+              return MeasurePlan(*parts_.runner, *inputs, Planning());
+            },
+            .say = [this](LoadNews news, std::string_view text) { Say(text, news); }};
   }
 
   PlannerOptions Planning() const {
@@ -341,6 +360,7 @@ class Preparation {
   const SystemKey key_;
   const SystemShape shape_;
   const Backend& backend_;
+  mutable MemoryShare of_inputs_;
   mutable std::optional<CalibrationInputs> inputs_;  // by Inputs
   PreparedSystem::Parts parts_;
 };

@@ -13,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 
@@ -120,7 +121,8 @@ absl::Status SyncDirectoryOf(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
+absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes,
+                                     MemoryShare* memory) {
   // O_NONBLOCK: without the flag, opening a FIFO would wait for a writer.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   if (!file.ok() && errno == ENXIO) {
@@ -128,6 +130,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes)
   }
   if (!file.ok()) return SystemError(errno, "open", path);
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t size, RegularFileSize(file.get(), path, max_bytes));
+  if (memory != nullptr) DEEPPCR_RETURN_IF_ERROR(WithContext(memory->Set(size), path));
   std::string contents(static_cast<size_t>(size), '\0');
   const ssize_t count = ReadUpTo(file.get(), contents.data(), contents.size());
   if (count < 0) return SystemError(errno, "read", path);

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/base/memory_budget.h"
 
 namespace deeppcr {
 
@@ -15,10 +16,13 @@ namespace deeppcr {
 // kill the process. Never blocks on a FIFO or device, never follows a symbolic link in the last
 // component of the path. Thread-safe.
 //   max_bytes  limit on the size, checked before anything is allocated
+//   memory     becomes the size before it is allocated; may be null
 // Errors, each naming the path: kNotFound; kInvalidArgument (symbolic link, not a regular file);
 // kResourceExhausted (bytes wanted and allowed); kAborted (the file changed its size while it was
-// read); kPermissionDenied; kUnavailable (any other error of the system, with its message).
-absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes);
+// read); kPermissionDenied; kUnavailable (any other error of the system, with its message); those
+// of MemoryShare::Set.
+absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes,
+                                     MemoryShare* memory = nullptr);
 
 // Replaces the file at once: readers see the old contents or all of the new, also after a power
 // loss. The file gets mode 0644. On failure the old file stays and no temporary file remains.

@@ -3,12 +3,20 @@
 
 #include <algorithm>
 #include <functional>
+#include <string>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
 #include "kernels/base/never_fits.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 
 namespace deeppcr {
+namespace {
+
+constexpr char kMissingUrl[] = "deeppcr/missing_bytes";
+
+}  // namespace
 
 bool MemoryBudget::TakeFree(int64_t bytes) {
   int64_t used = used_.load();
@@ -40,9 +48,19 @@ absl::Status MemoryBudget::Take(int64_t bytes, int64_t own) {
       if (TakeFree(bytes)) return absl::OkStatus();
     }
   }
-  return ResourceExhausted("takes ", all, " bytes beside ", used() - own,
-                           " of models that are loaded; the memory of this process leaves ", limit_,
-                           " to models");
+  absl::Status status = ResourceExhausted("takes ", all, " bytes beside ", used() - own,
+                                          " that are in use; the memory of this process leaves ",
+                                          limit_, " to models");
+  const int64_t missing = std::max<int64_t>(1, bytes - could_be_free);
+  status.SetPayload(kMissingUrl, absl::Cord(StrCat(missing)));
+  return status;
+}
+
+int64_t MemoryBudget::Available() const {
+  std::lock_guard lock(mutex_);
+  int64_t bytes = free();
+  for (const Cache* cache : caches_) bytes += cache->UnusedBytes();
+  return std::max<int64_t>(0, bytes);
 }
 
 void MemoryBudget::Add(Cache* cache) {
@@ -53,6 +71,12 @@ void MemoryBudget::Add(Cache* cache) {
 void MemoryBudget::Remove(Cache* cache) {
   std::lock_guard lock(mutex_);
   std::erase(caches_, cache);
+}
+
+int64_t MissingBytes(const absl::Status& status) {
+  const auto payload = status.GetPayload(kMissingUrl);
+  int64_t bytes = 0;
+  return payload.has_value() && absl::SimpleAtoi(std::string(*payload), &bytes) ? bytes : 0;
 }
 
 absl::Status MemoryShare::Set(int64_t bytes) {

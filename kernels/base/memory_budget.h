@@ -41,6 +41,8 @@ class MemoryBudget {
   int64_t limit() const { return limit_; }
   int64_t used() const { return used_.load(); }
   int64_t free() const { return limit_ - used(); }
+  // What is free or could be taken from caches.
+  int64_t Available() const;
 
   // A cache is removed before it ends. No cache may call these, or Take, while it holds a lock that
   // its own functions take.
@@ -52,9 +54,13 @@ class MemoryBudget {
 
   const int64_t limit_;
   std::atomic<int64_t> used_{0};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<Cache*> caches_;
 };
+
+// How many bytes more would have to be free, of an error of Take that is over once they are; 0 of
+// any other.
+int64_t MissingBytes(const absl::Status& status);
 
 // One holder's part of a budget, which it returns at its end. Without a budget, anything. Not
 // thread-safe.
@@ -77,7 +83,11 @@ class MemoryShare {
   absl::Status Set(int64_t bytes);
   // Makes it at least so many. Errors: those of Set.
   absl::Status Raise(int64_t bytes) { return Set(std::max(bytes, bytes_)); }
+  // Makes it so many more. Errors: those of Set.
+  absl::Status Add(int64_t bytes) { return Set(bytes_ + bytes); }
   int64_t bytes() const { return bytes_; }
+  // An empty one of the same budget.
+  MemoryShare Another() const { return MemoryShare(budget_); }
 
  private:
   std::shared_ptr<MemoryBudget> budget_;

@@ -11,12 +11,15 @@
 
 namespace deeppcr {
 
+inline void CopyPayloads(const absl::Status& from, absl::Status* to) {
+  from.ForEachPayload(
+      [&](absl::string_view url, const absl::Cord& payload) { to->SetPayload(url, payload); });
+}
+
 // The error with another message; what else it carries stays.
 inline absl::Status Rephrased(const absl::Status& status, std::string_view message) {
   absl::Status rephrased(status.code(), ToAbsl(message));
-  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
-    rephrased.SetPayload(url, payload);
-  });
+  CopyPayloads(status, &rephrased);
   return rephrased;
 }
 

@@ -207,11 +207,13 @@ absl::StatusOr<program::Program> CompileBlock(const Model& model, std::string* l
 }  // namespace
 
 absl::Status LoadBlockGraph(const std::string& directory, const ModelLimits& limits, Model& model) {
-  DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes,
-                           ReadFile(StrCat(directory, "/", kBlockFile), limits.max_weights_bytes));
+  MemoryShare of_file = limits.Another();
+  DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(StrCat(directory, "/", kBlockFile),
+                                                             limits.max_weights_bytes, &of_file));
   absl::StatusOr<OnnxGraph> graph = program::ReadOnnxGraph(
       bytes, directory,
-      {.max_external_bytes = limits.max_weights_bytes - static_cast<int64_t>(bytes.size())});
+      {.max_external_bytes = limits.max_weights_bytes - static_cast<int64_t>(bytes.size()),
+       .memory = limits.memory});
   DEEPPCR_RETURN_IF_ERROR(WithContext(graph.status(), kBlockFile));
   model.stack.graph = std::make_shared<const OnnxGraph>(*std::move(graph));
   return absl::OkStatus();
@@ -266,6 +268,7 @@ absl::StatusOr<DenseStackSpec> DenseStackOver(const program::DenseStackForm& for
   if (bytes > limits.max_weights_bytes)
     return ResourceExhausted(kBlockFile, ": the matrices of ", L, " layers take ", bytes,
                              " bytes; ", limits.max_weights_bytes, " are allowed");
+  DEEPPCR_RETURN_IF_ERROR(limits.Take(bytes));
   program::Evaluation evaluation(program);
   model.weights.reserve(static_cast<size_t>(L * D * D));
   for (int64_t l = 0; l < L; ++l) {

@@ -155,11 +155,13 @@ absl::StatusOr<program::Program> Compile(const ModelConfig& config, const Sample
 absl::Status LoadDenoiserProgram(const std::string& directory, const ModelLimits& limits,
                                  Model& model) {
   if (!model.config.denoiser_program) return absl::OkStatus();
+  MemoryShare of_file = limits.Another();
   DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(StrCat(directory, "/", kDenoiserFile),
-                                                             limits.max_weights_bytes));
+                                                             limits.max_weights_bytes, &of_file));
   const absl::StatusOr<OnnxGraph> graph = program::ReadOnnxGraph(
       bytes, directory,
-      {.max_external_bytes = limits.max_weights_bytes - static_cast<int64_t>(bytes.size())});
+      {.max_external_bytes = limits.max_weights_bytes - static_cast<int64_t>(bytes.size()),
+       .memory = limits.memory});
   DEEPPCR_RETURN_IF_ERROR(WithContext(graph.status(), kDenoiserFile));
   absl::StatusOr<program::Program> compiled =
       Compile(model.config, model.diffusion.form, *graph, limits.listing);

@@ -101,16 +101,18 @@ bool HasProgram(const Model& model) {
 
 // Tensors of a model that may need none: beside an .onnx file this one may be missing.
 absl::StatusOr<std::string> ReadWeightsFile(const std::string& directory, const ModelLimits& limits,
-                                            const Model& model) {
+                                            const Model& model, MemoryShare* memory) {
   absl::StatusOr<std::string> bytes =
-      ReadFile(PathOf(directory, kWeightsFile), limits.max_weights_bytes);
+      ReadFile(PathOf(directory, kWeightsFile), limits.max_weights_bytes, memory);
   if (HasProgram(model) && absl::IsNotFound(bytes.status())) return std::string();
   return bytes;
 }
 
 absl::Status ReadWeights(const std::string& directory, const ModelLimits& limits,
                          const ModelFamily& family, Model& model) {
-  DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes, ReadWeightsFile(directory, limits, model));
+  MemoryShare of_file = limits.Another();
+  DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes,
+                           ReadWeightsFile(directory, limits, model, &of_file));
   absl::StatusOr<Tensors> tensors = Tensors({});
   if (!bytes.empty() || !HasProgram(model)) tensors = ParseSafetensors(bytes);
   DEEPPCR_RETURN_IF_ERROR(WithContext(tensors.status(), kWeightsFile));
@@ -126,7 +128,7 @@ absl::Status ReadWeights(const std::string& directory, const ModelLimits& limits
   return absl::OkStatus();
 }
 
-absl::Status UseCalibration(const Tensors& tensors, Model& model) {
+absl::Status UseCalibration(const Tensors& tensors, const ModelLimits& limits, Model& model) {
   if (model.config.input_dim == 0) {
     return InvalidArgument("expected no such file for a model without inputs (conditioning_dim 0)");
   }
@@ -142,6 +144,7 @@ absl::Status UseCalibration(const Tensors& tensors, Model& model) {
                            kMaxCalibrationSamples, ", ", model.config.input_dim, "], got ",
                            ShapeString(shape));
   }
+  DEEPPCR_RETURN_IF_ERROR(limits.Take(NumElements(*inputs) * int64_t{sizeof(float)}));
   DEEPPCR_ASSIGN_OR_RETURN(model.calibration_inputs, ToFloat(*inputs));
   model.num_calibration = shape[0];
   return absl::OkStatus();
@@ -149,13 +152,14 @@ absl::Status UseCalibration(const Tensors& tensors, Model& model) {
 
 absl::Status ReadCalibration(const std::string& directory, const ModelLimits& limits,
                              Model& model) {
+  MemoryShare of_file = limits.Another();
   const absl::StatusOr<std::string> bytes =
-      ReadFile(PathOf(directory, kCalibrationFile), limits.max_weights_bytes);
+      ReadFile(PathOf(directory, kCalibrationFile), limits.max_weights_bytes, &of_file);
   if (absl::IsNotFound(bytes.status())) return absl::OkStatus();
   DEEPPCR_RETURN_IF_ERROR(bytes.status());
   const absl::StatusOr<Tensors> tensors = ParseSafetensors(*bytes);
   DEEPPCR_RETURN_IF_ERROR(WithContext(tensors.status(), kCalibrationFile));
-  return WithContext(UseCalibration(*tensors, model), kCalibrationFile);
+  return WithContext(UseCalibration(*tensors, limits, model), kCalibrationFile);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/base/cancel_token.h"
+#include "kernels/base/memory_budget.h"
 #include "kernels/base/problems.h"
 #include "kernels/model/config.h"
 #include "kernels/model/parameter_model.h"
@@ -30,6 +31,9 @@ struct ModelLimits {
   int64_t max_weights_bytes = int64_t{1} << 30;
   int64_t max_config_bytes = int64_t{1} << 20;
   const CancelToken* token = nullptr;  // may be null; fired: kCancelled
+  // Set: what is read is counted in here before it is allocated, but for the files themselves,
+  // which are counted beside it for as long as they are there.
+  MemoryShare* memory = nullptr;
   // Read a model whose steps are a program with Model::parameters, which takes its weights twice.
   bool parameters = false;
   // Set: readers of one file go on after an error and leave here all that they found.
@@ -38,6 +42,13 @@ struct ModelLimits {
   std::string* listing = nullptr;
   // Set: receives what is no error, but what the files' author may not have meant.
   std::vector<std::string>* notes = nullptr;
+
+  // Counts in so many bytes more. Errors: those of MemoryShare::Set.
+  absl::Status Take(int64_t bytes) const {
+    return memory == nullptr ? absl::OkStatus() : memory->Add(bytes);
+  }
+  // For what is not kept.
+  MemoryShare Another() const { return memory == nullptr ? MemoryShare() : memory->Another(); }
 };
 
 // Tables of a diffusion model for one number of inference steps L.

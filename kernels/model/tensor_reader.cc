@@ -99,8 +99,9 @@ absl::Status TensorReader::CheckAllUsed() {
 
 // Half-precision files grow when they are converted, so the file's size bounds nothing.
 absl::Status TensorReader::Reserve(int64_t elements) {
-  bytes_ += elements * static_cast<int64_t>(sizeof(float));
-  if (bytes_ <= limits_.max_weights_bytes) return absl::OkStatus();
+  const int64_t bytes = elements * static_cast<int64_t>(sizeof(float));
+  bytes_ += bytes;
+  if (bytes_ <= limits_.max_weights_bytes) return limits_.Take(bytes);
   return ResourceExhausted("weights take at least ", bytes_, " bytes as float32; ",
                            limits_.max_weights_bytes, " are allowed");
 }

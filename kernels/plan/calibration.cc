@@ -87,10 +87,15 @@ int64_t StrideFor(const SystemShape& shape, int64_t max_bytes) {
   return stride;
 }
 
+int64_t CountFor(const SystemShape& shape, int64_t stride) {
+  return (shape.num_steps - 1) / stride + 1;
+}
+
 // Number of inputs to fit: as many as are useful and can be afforded.
 int64_t NumFitted(const SystemShape& shape, int64_t num_inputs, int64_t num_steps) {
   const auto width = static_cast<double>(shape.state_dim);
   const double each =
+      2 * static_cast<double>(shape.input_dim) * width +
       2 * static_cast<double>(shape.num_steps) * static_cast<double>(shape.step_weights) +
       2 * static_cast<double>(num_steps) * width * (width + 1);
   const auto affordable = static_cast<int64_t>(kMostGuessFlops / each);
@@ -134,13 +139,23 @@ CalibrationInputs SyntheticInputs(int64_t count, int64_t input_dim) {
   return inputs;
 }
 
+int64_t FittingBytes(const SystemShape& shape, int64_t max_bytes) {
+  const int64_t terms = shape.state_dim + 1;
+  const int64_t coefficients =
+      CountFor(shape, StrideFor(shape, max_bytes)) * terms * shape.state_dim;
+  return (terms * terms + coefficients) * int64_t{sizeof(double)} +
+         (2 * coefficients + (shape.num_steps + 1) * shape.state_dim) * int64_t{sizeof(float)};
+}
+
 absl::StatusOr<AffineGuess> FitAffineGuess(const Runner& runner, const CalibrationInputs& inputs,
-                                           int64_t max_bytes, const CancelToken* token) {
+                                           int64_t max_bytes, const CancelToken* token,
+                                           int64_t first) {
   const SystemShape& shape = runner.shape();
-  if (inputs.count < shape.state_dim + 2) return TooFew(inputs.count, shape);
+  const int64_t num_inputs = inputs.count - first;
+  if (num_inputs < shape.state_dim + 2) return TooFew(num_inputs, shape);
   AffineGuess guess;
   guess.stride = StrideFor(shape, max_bytes);
-  guess.count = (shape.num_steps - 1) / guess.stride + 1;
+  guess.count = CountFor(shape, guess.stride);
   LeastSquares fit(shape.state_dim, guess.count);
   std::vector<float> trajectory((shape.num_steps + 1) * shape.state_dim), outputs(shape.output_dim);
   std::vector<const float*> steps(guess.count);
@@ -149,10 +164,10 @@ absl::StatusOr<AffineGuess> FitAffineGuess(const Runner& runner, const Calibrati
         trajectory.data() + std::min((j + 1) * guess.stride, shape.num_steps) * shape.state_dim;
   SampleReport report;
   int64_t used = 0;
-  const int64_t wanted = NumFitted(shape, inputs.count, guess.count);
+  const int64_t wanted = NumFitted(shape, num_inputs, guess.count);
   if (wanted < shape.state_dim + 2) return TooFew(wanted, shape);
   for (int64_t i = 0; i < wanted && !Fired(token); ++i) {
-    const OwnedSampleInputs sample = CalibrationSamples(inputs, shape, i, 1);
+    const OwnedSampleInputs sample = CalibrationSamples(inputs, shape, first + i, 1);
     RunItem item{.samples = sample.View(),
                  .outputs = outputs,
                  .trajectory = trajectory,

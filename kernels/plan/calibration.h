@@ -34,12 +34,15 @@ CalibrationInputs SyntheticInputs(int64_t count, int64_t input_dim);
 
 // The affine map z_0 -> z_l of least squares (with a small ridge) over sequential trajectories of
 // the inputs, at every `stride` steps, stride being the smallest power of two for which the map
-// takes at most max_bytes. Uses at most as many inputs as 4 (D + 1), or 600 if that is more, and no
-// more than some seconds of counted work allow; an input whose trajectory overflows is left out,
-// and so are the inputs that are not done when the token fires. Errors: kFailedPrecondition if
-// fewer than D + 2 inputs are left.
+// takes at most max_bytes. Leaves out the first `first` inputs; uses at most as many inputs as 4 (D
+// + 1), or 600 if that is more, and no more than some seconds of counted work allow; an input whose
+// trajectory overflows is left out, and so are the inputs that are not done when the token fires.
+// Errors: kFailedPrecondition if fewer than D + 2 inputs are left.
 absl::StatusOr<AffineGuess> FitAffineGuess(const Runner& runner, const CalibrationInputs& inputs,
-                                           int64_t max_bytes, const CancelToken* token = nullptr);
+                                           int64_t max_bytes, const CancelToken* token = nullptr,
+                                           int64_t first = 0);
+// Bytes that it takes meanwhile, with the guess and a copy of it.
+int64_t FittingBytes(const SystemShape& shape, int64_t max_bytes);
 
 }  // namespace deeppcr
 

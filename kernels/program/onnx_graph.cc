@@ -17,12 +17,14 @@ namespace {
 
 using onnx::AttributeProto;
 
-absl::StatusOr<onnx::ModelProto> ParseModel(std::string_view bytes, const OnnxLimits& limits) {
+absl::StatusOr<onnx::ModelProto> ParseModel(std::string_view bytes, const OnnxLimits& limits,
+                                            MemoryShare& memory) {
   if (static_cast<int64_t>(bytes.size()) > limits.max_bytes) {
     return ResourceExhausted("file of ", bytes.size(), " bytes; ", limits.max_bytes,
                              " are allowed");
   }
   DEEPPCR_RETURN_IF_ERROR(CheckOnnxWire(bytes, limits));
+  DEEPPCR_RETURN_IF_ERROR(memory.Set(static_cast<int64_t>(bytes.size())));
   onnx::ModelProto model;
   if (!model.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return InvalidArgument("no ONNX file: protobuf cannot parse the bytes");
@@ -205,11 +207,12 @@ std::string Describe(const OnnxNode& node) {
 
 absl::StatusOr<OnnxGraph> ReadOnnxGraph(std::string_view bytes, const std::string& directory,
                                         const OnnxLimits& limits) {
-  DEEPPCR_ASSIGN_OR_RETURN(onnx::ModelProto model, ParseModel(bytes, limits));
+  MemoryShare of_messages = limits.memory == nullptr ? MemoryShare() : limits.memory->Another();
+  DEEPPCR_ASSIGN_OR_RETURN(onnx::ModelProto model, ParseModel(bytes, limits, of_messages));
   onnx::GraphProto& proto = *model.mutable_graph();
   OnnxGraph graph;
   DEEPPCR_ASSIGN_OR_RETURN(graph.opset, ReadOpset(model));
-  OnnxTensorReader tensors(directory, limits);
+  OnnxTensorReader tensors(directory, limits, of_messages);
   DEEPPCR_RETURN_IF_ERROR(ReadInitializers(proto, tensors, limits, graph));
   DEEPPCR_RETURN_IF_ERROR(ReadInputs(proto, limits, graph));
   DEEPPCR_RETURN_IF_ERROR(ReadOutputs(proto, limits, graph));

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/base/memory_budget.h"
 
 namespace deeppcr::program {
 
@@ -31,6 +32,9 @@ struct OnnxLimits {
   int64_t max_rank = 8;
   // Fields of all messages, which take far more memory than bytes where they are short.
   int64_t max_pieces = 4'000'000;
+  // Set: numbers are counted in here before they are allocated; what is read on the way to them is
+  // counted beside it. May be null.
+  MemoryShare* memory = nullptr;
 };
 
 enum class OnnxType : uint8_t { kFloat, kInteger, kBool };

@@ -237,6 +237,12 @@ ModelStatus ModelStore::Publish(const std::string& name, int64_t version,
   return ModelStatus{name, version, entry.state, entry.reason, entry.model, entry.metrics};
 }
 
+void ModelStore::LogFailure(const std::string& name, int64_t version,
+                            const absl::Status& status) const {
+  logger_.Log(LogLevel::kError, "model_load_failed",
+              {{"model", name}, {"version", version}, {"reason", ToStd(status.message())}});
+}
+
 absl::StatusOr<ModelStatus> ModelStore::LoadVersion(const std::string& name, int64_t version,
                                                     bool required) {
   Begin(name, version, required);
@@ -248,8 +254,7 @@ absl::StatusOr<ModelStatus> ModelStore::LoadVersion(const std::string& name, int
   GiveFreedMemoryBack();
   if (!status.ok()) {
     if (!stopped_.load()) metrics_.CountLoadFailure();
-    logger_.Log(LogLevel::kError, "model_load_failed",
-                {{"model", name}, {"version", version}, {"reason", ToStd(status.message())}});
+    LogFailure(name, version, status);
     return status;
   }
   const Plan& plan = result.model->model->Find()->plan();
@@ -276,7 +281,10 @@ absl::StatusOr<ModelStatus> ModelStore::Load(const std::string& name, int64_t ve
     DEEPPCR_ASSIGN_OR_RETURN(version, options_.repository.LatestVersion(name));
   }
   // The check comes before an entry is made: a name that is nowhere must not leave a trace.
-  DEEPPCR_RETURN_IF_ERROR(options_.repository.CheckVersion(name, version));
+  if (const absl::Status there = options_.repository.CheckVersion(name, version); !there.ok()) {
+    LogFailure(name, version, there);
+    return there;
+  }
   absl::StatusOr<ModelStatus> loaded = LoadVersion(name, version, false);
   if (loaded.ok()) Retire(name, version);
   return loaded;
@@ -306,7 +314,6 @@ void ModelStore::Retire(const std::string& name, int64_t version) {
     logger_.Log(LogLevel::kInfo, "model_retired",
                 {{"model", name}, {"version", each}, {"superseded_by", version}});
   }
-  withdrawals_.fetch_add(1);
   GiveFreedMemoryBack();
 }
 
@@ -359,7 +366,6 @@ absl::Status ModelStore::Unload(const std::string& name, int64_t version) {
   }
   Erase(name, version);
   Notify();
-  withdrawals_.fetch_add(1);
   GiveFreedMemoryBack();
   for (const int64_t each : versions)
     logger_.Log(LogLevel::kInfo, "model_unloaded", {{"model", name}, {"version", each}});

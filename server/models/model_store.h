@@ -74,8 +74,8 @@ class ModelStore {
   // Where the policy keeps the latest versions, those below this one that it no longer keeps are
   // withdrawn; requests in progress end on them.
   // Errors: kInvalidArgument (name, version, contents), kNotFound, kFailedPrecondition (a symbolic
-  // link, too large for the limits or beside what is loaded, cannot be read), kUnavailable (while
-  // stopping), kInternal. No error tells where the repository lies.
+  // link, too large for the limits, cannot be read; with MissingBytes where the memory is others'),
+  // kUnavailable (while stopping), kInternal. No error tells where the repository lies.
   absl::StatusOr<ModelStatus> Load(const std::string& name, int64_t version);
 
   // Withdraws a version (0: every one) and waits until the requests in progress have left it.
@@ -92,8 +92,8 @@ class ModelStore {
   // (as version 0) a name that LoadAll refused.
   absl::StatusOr<ModelStatus> Describe(std::string_view name, int64_t version) const;
 
-  // How often versions were unloaded or retired, after which there may be room for others.
-  int64_t withdrawals() const { return withdrawals_.load(); }
+  // Engine::available_memory.
+  int64_t available_memory() const { return engine_.available_memory(); }
 
   // All versions, by name, then number. Version 0: a name that LoadAll refused.
   std::vector<ModelStatus> List() const;
@@ -135,6 +135,7 @@ class ModelStore {
   std::vector<std::string> WithThoseOfRules(std::vector<std::string> names) const;
   absl::StatusOr<std::vector<int64_t>> ChooseVersions(const std::string& name) const;
   void ForgetRequired();
+  void LogFailure(const std::string& name, int64_t version, const absl::Status& status) const;
   void RecordScanError(const std::string& name, const absl::Status& status);
   void Notify() const;
   const Entry* FindEntry(std::string_view name, int64_t version, int64_t* found) const;
@@ -154,7 +155,6 @@ class ModelStore {
   // The reasons why LoadAll made no entry for a name of the repository, by name.
   std::map<std::string, std::string, std::less<>> scan_errors_;
   bool scanned_ = false;
-  std::atomic<int64_t> withdrawals_{0};
 };
 
 }  // namespace deeppcr

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_replace.h"
+#include "kernels/base/status_context.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 
@@ -163,8 +164,10 @@ absl::Status Repository::CheckVersion(const std::string& name, int64_t version) 
 absl::Status AsLoadError(const absl::Status& status, std::string_view directory,
                          std::string_view shown) {
   if (status.ok()) return status;
-  return absl::Status(LoadErrorCode(status.code()),
-                      absl::StrReplaceAll(status.message(), {{ToAbsl(directory), ToAbsl(shown)}}));
+  absl::Status error(LoadErrorCode(status.code()),
+                     absl::StrReplaceAll(status.message(), {{ToAbsl(directory), ToAbsl(shown)}}));
+  CopyPayloads(status, &error);
+  return error;
 }
 
 }  // namespace deeppcr

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/memory_budget.h"
 #include "kernels/base/strings.h"
 #include "server/models/repository.h"
 
@@ -99,14 +100,15 @@ void RepositoryPoller::Follow(const Version& version) {
   }
   const bool is_whole = !is_new && seen.files == files && !files.empty();
   seen.files = std::move(files);
-  // What was refused is tried again once others are gone.
-  const bool has_room = seen.refused_after.has_value() && seen.refused_after < store_.withdrawals();
+  // What others left no room for is tried again once they have given up as much as was missing.
+  const bool has_room =
+      seen.bytes_wanted.has_value() && store_.available_memory() >= *seen.bytes_wanted;
   if (!is_whole || (seen.loaded == seen.files && !has_room)) return;
   seen.loaded = seen.files;
-  seen.refused_after.reset();
-  // A failure is in the entry and in the log.
-  if (absl::IsFailedPrecondition(store_.Load(name, number).status()))
-    seen.refused_after = store_.withdrawals();
+  seen.bytes_wanted.reset();
+  // A failure is in the log.
+  const int64_t missing = MissingBytes(store_.Load(name, number).status());
+  if (missing > 0) seen.bytes_wanted = store_.available_memory() + missing;
 }
 
 // True for folders that hold versions of a model: a repository that is not mounted may still hold

@@ -41,8 +41,8 @@ class RepositoryPoller {
     std::string files;      // their names, sizes and times at the last look
     std::string loaded;     // the same when they were loaded, or tried
     bool of_start = false;  // noted by Begin, and not looked at since
-    // ModelStore::withdrawals when it was refused, as for want of room; otherwise nothing.
-    std::optional<int64_t> refused_after;
+    // What has to be available for another try, where others left it no room.
+    std::optional<int64_t> bytes_wanted;
   };
 
   bool IsModel(const std::string& name) const;

@@ -292,6 +292,7 @@ void Call::Log(const absl::Status& status, double seconds) const {
   }
   const RequestLine line = context_.lines.Next(seconds);
   if (line == RequestLine::kNone && !logger.enabled(LogLevel::kDebug)) return;
+  const std::string peer = PeerOf(*rpc_);
   const std::initializer_list<LogField> fields = {
       {"method", method},
       {"model", model},
@@ -299,7 +300,7 @@ void Call::Log(const absl::Status& status, double seconds) const {
       {"request_id", RequestId()},
       {"trace_id", Trace().trace_id},
       {"client", client_ == nullptr ? std::string_view() : client_->name},
-      {"peer", PeerOf(*rpc_)},
+      {"peer", peer},
       {"code", StatusCodeName(status.code())},
       {"samples", num_samples_},
       {"solver", solver_},

@@ -403,6 +403,8 @@ void Schedule::Finish(const Batch& batch, double seconds) {
   if (batch.computed_cost >= 0.75 * batch.cost) {
     queue.seconds_per_work = seconds / static_cast<double>(batch.work);
     queue.seconds_per_cost.Add(seconds, batch.computed_cost);
+  } else {
+    queue.seconds_per_cost.AddAtLeast(seconds, batch.cost);
   }
   const auto running = std::ranges::find(running_, batch.ticket, &Running::ticket);
   if (running != running_.end()) {

@@ -25,12 +25,19 @@ class SecondsPerCost {
     seconds_ = kMemory * seconds_ + seconds;
     cost_ = kMemory * cost_ + cost;
   }
+  // Learns from a batch that was given up, after so many seconds for less than all of its cost.
+  void AddAtLeast(double seconds, double cost) {
+    if (!(seconds > value() * cost)) return;
+    if (cost_ > 0) return Add(seconds, cost);
+    least_ = seconds / cost;
+  }
   // 0 before the first batch.
-  double value() const { return cost_ > 0 ? seconds_ / cost_ : 0; }
+  double value() const { return cost_ > 0 ? seconds_ / cost_ : least_; }
 
  private:
   static constexpr double kMemory = 0.8;
   double seconds_ = 0, cost_ = 0;
+  double least_ = 0;  // while there is nothing else
 };
 
 // By how much predictions have to be lengthened so that about 199 of 200 of those who are let in

@@ -306,7 +306,10 @@ TEST_F(OperationsTest, ASlowRequestIsALineWhateverTheRate) {
   ASSERT_TRUE(Call(*Connect(server->address()), request, &response).ok());
   for (int i = 0; i < 2000 && server->Log().find("of-a-snail") == std::string::npos; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  EXPECT_THAT(server->Log(), HasSubstr("\"level\":\"warn\",\"event\":\"slow_request\""));
+  const std::string log = server->Log();
+  const size_t at = log.find("\"level\":\"warn\",\"event\":\"slow_request\"");
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_THAT(log.substr(at, log.find('\n', at) - at), HasSubstr("\"peer\":\"ipv4:127.0.0.1:"));
 }
 
 // The same goes to a collector, below the caller's span.

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 
 #include "inference/grpc_service.grpc.pb.h"
@@ -199,6 +200,14 @@ TEST_F(RestTest, TheLogKnowsARequestByItsHeader) {
   EXPECT_THAT(log, HasSubstr("\"request_id\":\"r\""));
   EXPECT_THAT(log, ::testing::Not(HasSubstr("unused")));
   EXPECT_THAT(log, ::testing::Not(HasSubstr("xxx")));
+  size_t requests = 0;
+  std::istringstream lines(log);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("\"event\":\"request\"") == std::string::npos) continue;
+    EXPECT_THAT(line, HasSubstr("\"peer\":\"ipv4:127.0.0.1:"));
+    ++requests;
+  }
+  EXPECT_EQ(requests, 5u);
 }
 
 TEST_F(RestTest, HasTheRolesOfGrpc) {

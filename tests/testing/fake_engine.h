@@ -287,6 +287,7 @@ class FakeEngine : public Engine {
   std::string_view backend() const override { return "fake"; }
   std::string_view device() const override { return "fake-device"; }
   std::string_view backend_reason() const override { return "a test asked for it"; }
+  int64_t available_memory() const override { return available; }
   absl::StatusOr<std::shared_ptr<const LoadedModel>> LoadModel(
       const std::string& directory, const LoadProgress& progress, const CancelToken*,
       std::span<const std::shared_ptr<const LoadedModel>> loaded) const override {
@@ -297,6 +298,7 @@ class FakeEngine : public Engine {
   }
 
   std::string problem;  // reported by every load, if not empty
+  int64_t available = 0;
   // The models from which the last load could have taken its plan.
   mutable std::vector<std::shared_ptr<const LoadedModel>> offered;
 

@@ -29,6 +29,9 @@ struct TypeRow {
   const char* name;
   int64_t size;  // bytes of one element of raw data; 0: not taken
   OnnxType type;
+
+  // Bytes of one of Numbers, which has doubles for all but floats of at most 32 bits.
+  int64_t size_in_memory() const { return type == OnnxType::kFloat && size <= 4 ? 4 : 8; }
 };
 
 constexpr TypeRow kTypes[] = {
@@ -262,6 +265,8 @@ absl::StatusOr<OnnxTensor> OnnxTensorReader::Read(TensorProto& proto) {
   tensor.shape.assign(proto.dims().begin(), proto.dims().end());
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t elements, CheckedElements(tensor.shape));
   const int64_t size = elements * row->size;
+  if (limits_.memory != nullptr)
+    DEEPPCR_RETURN_IF_ERROR(limits_.memory->Add(elements * row->size_in_memory()));
   if (proto.data_location() == TensorProto::EXTERNAL) {
     DEEPPCR_ASSIGN_OR_RETURN(const std::string_view bytes, ExternalBytes(proto, size));
     tensor.numbers = NumbersFromRaw(row->data_type, bytes);
@@ -270,6 +275,7 @@ absl::StatusOr<OnnxTensor> OnnxTensorReader::Read(TensorProto& proto) {
     DEEPPCR_RETURN_IF_ERROR(
         CheckSize(static_cast<int64_t>(raw->size()), size, tensor.shape, "bytes"));
     tensor.numbers = NumbersFromRaw(row->data_type, *raw);
+    DEEPPCR_RETURN_IF_ERROR(of_messages_.Set(std::max<int64_t>(0, of_messages_.bytes() - size)));
   } else {
     int64_t got = 0;
     tensor.numbers = NumbersFromField(proto, got);
@@ -306,8 +312,8 @@ absl::Status OnnxTensorReader::LoadExternalFile(const std::string& name) {
     return InvalidArgument("external data in ", Quoted(name),
                            ", but these bytes come without a folder; export into one file");
   }
-  DEEPPCR_ASSIGN_OR_RETURN(external_bytes_,
-                           ReadFile(StrCat(directory_, "/", name), limits_.max_external_bytes));
+  DEEPPCR_ASSIGN_OR_RETURN(external_bytes_, ReadFile(StrCat(directory_, "/", name),
+                                                     limits_.max_external_bytes, &of_external_));
   external_name_ = name;
   return absl::OkStatus();
 }

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/base/memory_budget.h"
 #include "kernels/program/onnx_graph.h"
 
 namespace deeppcr::program {
@@ -26,9 +27,13 @@ absl::Status CheckOnnxName(std::string_view name, std::string_view what, const O
 // thread-safe.
 class OnnxTensorReader {
  public:
-  // `directory`: of the file of external data, or empty. Both outlive the reader.
-  OnnxTensorReader(const std::string& directory, const OnnxLimits& limits)
-      : directory_(directory), limits_(limits) {}
+  // `directory`: of the file of external data, or empty. `of_messages`: of what is taken out of
+  // them. All outlive the reader.
+  OnnxTensorReader(const std::string& directory, const OnnxLimits& limits, MemoryShare& of_messages)
+      : directory_(directory),
+        limits_(limits),
+        of_messages_(of_messages),
+        of_external_(of_messages.Another()) {}
 
   // Takes the bytes out of `proto`, so that they are not in memory twice. Messages do not name the
   // tensor.
@@ -41,6 +46,8 @@ class OnnxTensorReader {
 
   const std::string& directory_;
   const OnnxLimits& limits_;
+  MemoryShare& of_messages_;
+  MemoryShare of_external_;
   int64_t elements_ = 0;  // of all tensors read
   std::string external_name_;
   std::string external_bytes_;

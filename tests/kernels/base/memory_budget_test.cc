@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/base/never_fits.h"
+#include "kernels/base/status_context.h"
 #include "tests/testing/expect_error.h"
 
 namespace deeppcr::testing {
@@ -47,7 +48,7 @@ TEST(MemoryBudgetTest, WhatIsTakenComesBack) {
     ASSERT_TRUE(second.Set(40).ok());
     EXPECT_EQ(budget->free(), 0);
     ExpectError(second.Set(41), absl::StatusCode::kResourceExhausted,
-                "takes 41 bytes beside 60 of models that are loaded; the memory of this process "
+                "takes 41 bytes beside 60 that are in use; the memory of this process "
                 "leaves 100 to models");
     EXPECT_EQ(second.bytes(), 40);
     ASSERT_TRUE(second.Set(5).ok());
@@ -94,6 +95,21 @@ TEST(MemoryBudgetTest, CachesGiveUpWhatNobodyUsesTheLargestFirst) {
   ASSERT_TRUE(budget->Take(35).ok());
   EXPECT_EQ(budget->free(), 0);
   EXPECT_EQ(small.UnusedBytes() + large.UnusedBytes(), 0);
+}
+
+TEST(MemoryBudgetTest, ErrorsTellHowMuchIsMissing) {
+  const auto budget = std::make_shared<MemoryBudget>(100);
+  Pieces pieces(budget, 3);
+  pieces.in_use = 2;
+  MemoryShare share(budget);
+  ASSERT_TRUE(share.Set(40).ok());
+  EXPECT_EQ(budget->Available(), 40);
+  const absl::Status refused = share.Add(45);
+  EXPECT_EQ(MissingBytes(refused), 5);
+  EXPECT_EQ(MissingBytes(WithContext(refused, "a file")), 5);
+  EXPECT_EQ(MissingBytes(share.Add(61)), 0) << "no wait helps";
+  EXPECT_EQ(MissingBytes(absl::OkStatus()), 0);
+  EXPECT_EQ(pieces.UnusedBytes(), 10);
 }
 
 TEST(MemoryBudgetTest, RaisingNeverGivesBack) {

@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <memory>
 
 #include "kernels/base/file.h"
+#include "kernels/base/memory_budget.h"
 #include "kernels/base/sha256.h"
 #include "kernels/base/strings.h"
 #include "tests/testing/diffusion_tensors.h"
@@ -64,6 +67,27 @@ TEST_F(ReadModelTest, ReadsCalibrationInputs) {
 
   EXPECT_EQ(model.num_calibration, 3);
   EXPECT_EQ(model.calibration_inputs, (std::vector<float>{1, 2, 3, 4, 5, 6}));
+}
+
+// Twelve weights and six inputs as they are kept, and one file at a time.
+TEST_F(ReadModelTest, CountsInWhatItReadsBeforeItIsThere) {
+  WriteCalibration({{"inputs", {3, 2}, {1, 2, 3, 4, 5, 6}}});
+  const auto file = static_cast<int64_t>(std::filesystem::file_size(File("model.safetensors")));
+  const auto inputs =
+      static_cast<int64_t>(std::filesystem::file_size(File("calibration.safetensors")));
+  const int64_t most = std::max(file + 12 * 4, 12 * 4 + inputs + 6 * 4);
+  const auto enough = std::make_shared<MemoryBudget>(most);
+  MemoryShare share(enough);
+  const Model model = Read({.memory = &share}).value();
+  EXPECT_EQ(share.bytes(), 18 * 4);
+  EXPECT_EQ(enough->used(), 18 * 4) << "the files are gone";
+  EXPECT_EQ(share.bytes(), MemoryBytes(model));
+  for (const int64_t limit : {file - 1, file + 12 * 4 - 1, most - 1}) {
+    const auto budget = std::make_shared<MemoryBudget>(limit);
+    MemoryShare other(budget);
+    ExpectError(Read({.memory = &other}), StatusCode::kResourceExhausted,
+                "the memory of this process leaves");
+  }
 }
 
 TEST_F(ReadModelTest, RefusesOtherCalibrationTensors) {

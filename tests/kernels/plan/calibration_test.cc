@@ -111,6 +111,28 @@ TEST(FitAffineGuessTest, FitsEveryFewStepsWhereMemoryIsShort) {
   }
 }
 
+TEST(FitAffineGuessTest, LeavesTheFirstInputsOut) {
+  const RandomSystem system = LinearSystem(3);
+  const SolverRig rig = Rig(system);
+  CalibrationInputs inputs = SyntheticInputs(40, 6);
+  const auto all = FitAffineGuess(rig.runner(), inputs, kNoLimit).value();
+  CalibrationInputs more{.values = std::vector<float>(10 * 6, 3e38F), .count = 50};
+  more.values.insert(more.values.end(), inputs.values.begin(), inputs.values.end());
+  const auto rest = FitAffineGuess(rig.runner(), more, kNoLimit, nullptr, 10).value();
+  EXPECT_EQ(rest.coefficients, all.coefficients);
+  ExpectError(FitAffineGuess(rig.runner(), more, kNoLimit, nullptr, 45),
+              absl::StatusCode::kFailedPrecondition, "5 usable inputs, needs at least 6");
+}
+
+// The equations in double, and the coefficients twice.
+TEST(FitAffineGuessTest, SaysWhatItTakes) {
+  const SystemShape shape{.num_steps = 9, .state_dim = kDim};
+  const int64_t coefficients = 9 * (kDim + 1) * kDim;
+  const int64_t all = FittingBytes(shape, 4 * coefficients);
+  EXPECT_EQ(all, 8 * ((kDim + 1) * (kDim + 1) + coefficients) + 4 * (2 * coefficients + 10 * kDim));
+  EXPECT_LT(FittingBytes(shape, 4 * coefficients - 1), all) << "a guess at every other step";
+}
+
 TEST(FitAffineGuessTest, NeedsMoreInputsThanUnknowns) {
   const RandomSystem system = LinearSystem(3);
   const SolverRig rig = Rig(system);

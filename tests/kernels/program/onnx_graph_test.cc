@@ -11,7 +11,9 @@
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <memory>
 
+#include "kernels/base/memory_budget.h"
 #include "kernels/base/strings.h"
 #include "tests/testing/expect_error.h"
 #include "tests/testing/onnx_model.h"
@@ -378,10 +380,11 @@ class ExternalDataTest : public ::testing::Test {
 
   absl::StatusOr<OnnxGraph> ReadExternal(const std::string& location,
                                          const std::string& offset = "4",
-                                         const std::string& length = "") {
+                                         const std::string& length = "",
+                                         MemoryShare* memory = nullptr) {
     OnnxModel model = Valid();
     SetExternal(W(model), location, offset, length);
-    return ReadOnnxGraph(model.Bytes(), folder_.string());
+    return ReadOnnxGraph(model.Bytes(), folder_.string(), {.memory = memory});
   }
 
   const std::filesystem::path folder_ =
@@ -394,6 +397,25 @@ TEST_F(ExternalDataTest, IsReadFromTheFileBeside) {
   ASSERT_TRUE(graph.ok()) << graph.status();
   EXPECT_THAT(Elements(graph->initializers.at("w"), 4), ElementsAre(1, 2, 3, 4));
   EXPECT_TRUE(ReadExternal("w.data", "0").ok());
+}
+
+// The messages, the numbers of the other tensors, and twenty bytes of a file beside.
+TEST_F(ExternalDataTest, IsCountedInBeforeItIsRead) {
+  const auto plenty = std::make_shared<MemoryBudget>(1 << 20);
+  MemoryShare numbers(plenty);
+  ASSERT_TRUE(ReadExternal("w.data", "4", "16", &numbers).ok());
+  EXPECT_GE(numbers.bytes(), 4 * 4);
+  EXPECT_EQ(plenty->used(), numbers.bytes()) << "the file and the messages are gone";
+
+  OnnxModel model = Valid();
+  SetExternal(W(model), "w.data", "4", "16");
+  const auto messages = static_cast<int64_t>(model.Bytes().size());
+  for (const int64_t limit : {messages - 1, messages + 4 * 4, messages + 20 + 4 * 4 - 1}) {
+    const auto budget = std::make_shared<MemoryBudget>(limit);
+    MemoryShare share(budget);
+    ExpectError(ReadExternal("w.data", "4", "16", &share), StatusCode::kResourceExhausted,
+                "the memory of this process leaves");
+  }
 }
 
 TEST_F(ExternalDataTest, IsRefusedElsewhere) {

@@ -45,7 +45,8 @@ absl::StatusOr<std::vector<OnnxTensor>> ReadTensors(const std::filesystem::path&
     DEEPPCR_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path.string(), 1 << 24));
     onnx::TensorProto proto;
     if (!proto.ParseFromString(bytes)) return absl::InvalidArgumentError("no tensor");
-    program::OnnxTensorReader reader(none, limits);
+    MemoryShare of_messages;
+    program::OnnxTensorReader reader(none, limits, of_messages);
     DEEPPCR_ASSIGN_OR_RETURN(OnnxTensor tensor, reader.Read(proto));
     tensors.push_back(std::move(tensor));
   }

@@ -45,6 +45,7 @@ class ModelStoreRig : public ::testing::Test {
     if (fault_ != absl::StatusCode::kOk) {
       return absl::Status(fault_, "cannot open " + directory + "/config.json");
     }
+    if (!refusal_.ok()) return refusal_;
     if (!file.is_open()) return absl::NotFoundError("config.json is not there");
     if (std::getline(file, error)) return absl::InvalidArgumentError(error);
     auto model = std::make_shared<FakeModel>();
@@ -55,6 +56,7 @@ class ModelStoreRig : public ::testing::Test {
   TemporaryDirectory repository_;
   std::function<void(FakeModel*)> change_;          // applied to every model that is loaded
   absl::StatusCode fault_ = absl::StatusCode::kOk;  // error of every load, unless kOk
+  absl::Status refusal_;                            // of every load, unless OK
   std::string log_;
   FakeEngine engine_;
   Metrics metrics_;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "kernels/base/memory_budget.h"
 #include "tests/server/models/model_store_rig.h"
 
 namespace deeppcr::testing {
@@ -96,20 +97,46 @@ TEST_F(RepositoryPollerTest, OneThatFailsIsTriedAgainWhenItsFilesChange) {
   EXPECT_EQ(Versions(), "a2 ");
 }
 
-TEST_F(RepositoryPollerTest, OneThatHadNoRoomIsTriedAgainOnceAnotherIsGone) {
+TEST_F(RepositoryPollerTest, OneThatHadNoRoomIsTriedAgainOnceThereIsAsMuchAsWasMissing) {
   Write("a", "1");
-  Write("b", "1");
   ASSERT_TRUE(store_.LoadAll().ok());
-  fault_ = absl::StatusCode::kResourceExhausted;
+  MemoryBudget budget(100);
+  ASSERT_TRUE(budget.Take(70).ok());
+  refusal_ = budget.Take(50);
+  engine_.available = 10;
   Write("c", "1");
   for (int look = 0; look < 5; ++look) poller_.Poll();
-  EXPECT_EQ(Versions(), "a1 b1 !c1 ");
-  fault_ = absl::StatusCode::kOk;
+  EXPECT_EQ(Versions(), "a1 !c1 ");
+  refusal_ = absl::OkStatus();
+  engine_.available = 29;
   for (int look = 0; look < 3; ++look) poller_.Poll();
-  EXPECT_EQ(Versions(), "a1 b1 !c1 ") << "nothing has changed";
-  ASSERT_TRUE(store_.Unload("b", 1).ok());
+  EXPECT_EQ(Versions(), "a1 !c1 ") << "20 were missing, and 19 have come";
+  engine_.available = 30;
   poller_.Poll();
   EXPECT_EQ(Versions(), "a1 c1 ");
+}
+
+TEST_F(RepositoryPollerTest, OneThatIsBrokenIsNotTriedAgainForWantOfRoom) {
+  Write("a", "1", "torn");
+  Write("b", "1");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  for (int look = 0; look < 3; ++look) poller_.Poll();
+  log_.clear();
+  ASSERT_TRUE(store_.Unload("b", 1).ok());
+  engine_.available = 1 << 30;
+  for (int look = 0; look < 3; ++look) poller_.Poll();
+  EXPECT_THAT(log_, Not(HasSubstr("model_load_failed")));
+}
+
+TEST_F(RepositoryPollerTest, AFolderThatIsRefusedIsInTheLog) {
+  Write("a", "1");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  Write("a", "2");
+  fs::create_symlink("/dev/null", repository_.File("a/2/link"));
+  for (int look = 0; look < 5; ++look) poller_.Poll();
+  EXPECT_EQ(Versions(), "a1 ");
+  EXPECT_THAT(log_, HasSubstr("model_load_failed"));
+  EXPECT_THAT(log_, HasSubstr("link"));
 }
 
 TEST_F(RepositoryPollerTest, AVersionWhoseFilesAreReplacedIsLoadedAgain) {

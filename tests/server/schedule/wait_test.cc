@@ -431,6 +431,28 @@ TEST_F(AdmissionTest, OnlyWaitsOfThoseWhoWereHeldAgainstTheLimitMakeItStricter) 
   }
 }
 
+// Clients that give up tell how long they waited in vain: a model that has become slow must not
+// look fast to them for ever.
+TEST_F(AdmissionTest, ABatchThatWasGivenUpTookAtLeastItsTime) {
+  Schedule schedule({.workers = 1, .max_queue_seconds = 2.5});
+  Occupy(schedule, model_);
+  batch_.computed_cost = 0;
+  schedule.Finish(batch_, 0.001);
+  EXPECT_NEAR(model_->queue.seconds_per_cost.value() * batch_.cost, 0.001, 1e-12);
+  Teach(schedule, model_);
+  Occupy(schedule, model_);
+  schedule.Finish(batch_, 1);
+  EXPECT_EQ(model_->queue.seconds_per_cost.value() * batch_.cost, 1) << "what was computed counts";
+  for (int i = 0; i < 12; ++i) {
+    Occupy(schedule, model_);
+    batch_.computed_cost = 0.1 * batch_.cost;
+    schedule.Finish(batch_, 10);
+  }
+  EXPECT_GT(model_->queue.seconds_per_cost.value() * batch_.cost, 8);
+  Occupy(schedule, model_);
+  EXPECT_FALSE(Admit(schedule, NewJob(model_)).ok());
+}
+
 // The time until a batch was given up is not that of its work.
 TEST_F(AdmissionTest, NothingIsLearnedFromWhatWasNotComputed) {
   Schedule schedule({.workers = 1, .max_queue_seconds = 2.5});
