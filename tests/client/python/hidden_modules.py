@@ -4,6 +4,8 @@
 Rows as in odd_modules.py.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -60,6 +62,72 @@ class Cached(Mlp):
         return super().forward(x * ones, t)
 
 
+class OfCondition(nn.Module):
+    """Changes a copy of its condition by a function."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+        self.net = nn.Linear(DIM + 4, DIM)
+
+    def forward(self, x, t, c):
+        h = c.clone()
+        changed = self.change(h)
+        return self.net(torch.cat([x, h if changed is None else changed], 1)) + 0.001 * t[:, None]
+
+
+class Fourier(nn.Module):
+    """Random frequencies of a time of floats, as jaxrl has them: PyTorch's float32 is coarse there."""
+
+    def __init__(self):
+        super().__init__()
+        self.frequencies = nn.Parameter(0.2 * torch.randn(8, 1))
+        self.net = nn.Sequential(nn.Linear(DIM + 16, 32), nn.Mish(), nn.Linear(32, DIM))
+
+    def forward(self, x, t):
+        angles = 2 * math.pi * t[:, None] @ self.frequencies.t()
+        return self.net(torch.cat([x, angles.cos(), angles.sin()], 1))
+
+
+class OneNumber(nn.Module):
+    """Of a state of one number, with frequencies made in forward of whole times."""
+
+    def __init__(self):
+        super().__init__()
+        self.time = nn.Sequential(nn.Linear(16, 32), nn.Mish(), nn.Linear(32, 16))
+        self.net = nn.Sequential(nn.Linear(17, 32), nn.Mish(), nn.Linear(32, 1))
+
+    def forward(self, x, t):
+        frequencies = torch.exp(torch.arange(8) * -(math.log(10000) / 7))
+        angles = t[:, None] * frequencies[None]
+        return self.net(torch.cat([x, self.time(torch.cat([angles.sin(), angles.cos()], -1))], 1))
+
+
+class RmsNorm(nn.Module):
+    """PyTorch's own where there is one, without and with weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(DIM + 1, 16), nn.Linear(16, DIM)
+        norm = getattr(nn, 'RMSNorm', nn.LayerNorm)
+        self.norms = nn.Sequential(norm(16, elementwise_affine=False), norm(16, eps=1e-3))
+
+    def forward(self, x, t):
+        return self.last(self.norms(self.first(torch.cat([x, 0.001 * t[:, None]], 1))))
+
+
+def of_condition(change):
+    return lambda: with_time(OfCondition(change), torch.randn(1, 4))
+
+
+def clipped_chunk(c):
+    c.chunk(2, 1)[0].clamp_(-5, 5)
+
+
+def clipped_view(c):
+    c.view(-1).clamp_(-5, 5)
+
+
 def changed(change):
     return lambda: with_time(Changed(change))
 
@@ -83,4 +151,13 @@ MODULES = {
     'initialised': (lambda: with_time(Initialised()), 'after another input'),
     'logsigmoid': (lambda: with_time(LogSigmoid()), DIFFERS),
     'cached': (lambda: with_time(Cached()), None),
+    'condition_chunk': (of_condition(clipped_chunk), 'for conditions of size'),
+    'condition_view': (of_condition(clipped_view), 'for conditions of size'),
+    'condition_tracing': (of_condition(lambda c: c if torch.jit.is_tracing() else c.clamp(-5, 5)),
+                          'for conditions of size'),
+    'condition_clipped': (of_condition(lambda c: c.clamp(-5, 5)), None),
+    'condition_exploding': (of_condition(lambda c: torch.exp(c)), None),
+    'fourier': (lambda: (Fourier(), (torch.randn(1, DIM), torch.tensor([5.0]))), None),
+    'one_number': (lambda: (OneNumber(), (torch.randn(1, 1), torch.tensor([5]))), None),
+    'rms_norm': (lambda: with_time(RmsNorm()), None),
 }

@@ -7,11 +7,12 @@ Rows as in odd_stacks.py.
 
 import types
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from odd_stacks import OUTPUTS, Loop, network
+from odd_stacks import INPUTS, OUTPUTS, Loop, network
 from tricky_stacks import loop
 
 
@@ -112,6 +113,33 @@ class Cached(Loop):
         return super().forward(x * ones)
 
 
+@torch.jit.script
+def scripted_swish(x):
+    return x * torch.sigmoid(x)
+
+
+class DeadColumn(Loop):
+    """A normalisation with a column that never varied, and blocks that square what comes of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer('deviation', torch.rand(INPUTS) + 0.5)
+        self.deviation[1] = 0
+
+    def block(self, layer, z):
+        return z + layer(F.layer_norm(z, z.shape[1:]))
+
+    def forward(self, x):
+        return super().forward(x / (self.deviation + 1e-8))
+
+
+class Periodic(Loop):
+    """Whose float32 has no right digits for large inputs, but some by chance."""
+
+    def block(self, layer, z):
+        return torch.sin(3 * layer(z))
+
+
 OTHERS = "the network's own hooks"
 
 STACKS = {
@@ -140,6 +168,12 @@ STACKS = {
     'data': (loop(block=lambda layer, z: z + 0.1 * layer(z).tanh().data), None),
     'compiled': (compiled(lambda m: torch.compile(m, backend='eager')), None),
     'compiled_layers': (compiled(with_compiled_layers), None),
+    'numpy_scalars': (loop(block=lambda layer, z: (z + np.sqrt(0.5) * torch.tanh(layer(z)) * np.float32(0.5)
+                                                   + np.log(2)) / np.sqrt(2)), None),
+    'scripted': (loop(block=lambda layer, z: z + 0.1 * scripted_swish(layer(z))), 'a function is scripted'),
+    'dead_column': (network(DeadColumn), None),
+    'periodic': (lambda: (Periodic(outputs=1), torch.randn(1, INPUTS)), None),
+    'tanh_at_the_end': (loop(after=torch.tanh), 'got last, tanh'),
     'initialised': (network(Initialised), 'after another input'),
     'counted': (network(Counted), None),
     'cached': (network(Cached), None),

@@ -7,7 +7,9 @@ The module goes through torch.onnx into denoiser.onnx.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
+import itertools
 import math
 import pathlib
 from typing import Any
@@ -16,15 +18,20 @@ import numpy as np
 
 from deeppcr.errors import DeepPcrError
 from deeppcr.exporting.answers import Answers, Predictions, Question
-from deeppcr.exporting.checking import check_far, compared
+from deeppcr.exporting.checking import check, check_far, compared, difference_of
 from deeppcr.exporting.network import OTHER_BATCHES, check_batch, check_samples_are_alone
+from deeppcr.exporting.precision import everything_is_double
 from deeppcr.exporting.report import Difference, ExportError
-from deeppcr.exporting.tracing import floats_are_double, module_errors
+from deeppcr.exporting.tracing import module_errors
 
 _CHECK_SAMPLES = 8
 _SIZES = [1.0, 3.0, 0.3]
 _FAR_SIZES = [1000.0, 30.0]
 _FAR_TIMES = 8
+_FAR_CONDITIONS = [10.0, 1000.0]
+_FAR_CONDITION_SAMPLES = 4  # of each size
+# Errors of PyTorch at one time may be small by chance: those at times near it count too.
+_TIMES_NEAR = 2  # before it, and after it
 
 
 def _as_prediction(output: Any, state: Any, learned_variance: bool) -> Any:
@@ -122,36 +129,54 @@ def check_denoiser(module: Denoiser, num_classes: int) -> None:
         check_batch(whole, alone)
 
 
+def _in_double(tensor: Any) -> Any:
+    return tensor.double() if tensor is not None and tensor.is_floating_point() else tensor
+
+
 def _reference(module: Denoiser, states: Any, times: Any, condition: Any) -> tuple[Any, str]:
     """The predictions in double where the module can be made so, and what they are in."""
     try:
-        wide = Denoiser(copy.deepcopy(module.module).double(), module.example, module.learned)
-        if condition is not None and condition.is_floating_point():
-            condition = condition.double()
-        with floats_are_double():
-            exact = wide(states.double(), times, condition)
+        example = tuple(_in_double(each) for each in module.example)
+        wide = Denoiser(copy.deepcopy(module.module).double(), example, module.learned)
+        with everything_is_double():
+            exact = wide(states.double(), times.double(), _in_double(condition))
         if str(exact.dtype) == "torch.float64":
             return exact.numpy(), "float64"
     except RuntimeError:
         pass  # weights or constants of float32 that do not follow
-    if condition is not None and condition.is_floating_point():
-        condition = condition.float()
     return module(states, times, condition).numpy(), "float32"
+
+
+def _is_finite(module: Denoiser, states: Any, time: float, condition: Any) -> bool:
+    """Whether the module has numbers, whatever it does with what is large."""
+    import torch
+
+    try:
+        found = module(states, torch.full((len(states),), time), condition)
+    except Exception:
+        return False
+    return bool(torch.isfinite(found).all())
 
 
 def _far_times(module: Denoiser, states: Any, times: list[float], condition: Any) -> list[float]:
     """Times for states of _FAR_SIZES in turn; none where the module has no numbers for them."""
-    import torch
-
     chosen = [times[i] for i in np.linspace(0, len(times) - 1, _FAR_TIMES).round().astype(int)]
-    for time, size in zip(chosen, np.resize(_FAR_SIZES, len(chosen)), strict=True):
-        try:
-            found = module(size * states, torch.full((len(states),), time), condition)
-        except Exception:  # whatever the module does with what is so large
-            return []
-        if not torch.isfinite(found).all():
-            return []
-    return chosen
+    sizes = np.resize(_FAR_SIZES, len(chosen))
+    at = zip(sizes, chosen, strict=True)
+    return chosen if all(_is_finite(module, z * states, t, condition) for z, t in at) else []
+
+
+def _far_conditions(
+    module: Denoiser, states: Any, condition: Any, asked: list[tuple[float, float]]
+) -> dict[float, Any]:
+    """Large conditions, by size, for which the module has numbers at (time, size of states)."""
+    if condition is None or not condition.is_floating_point():
+        return {}
+    return {
+        size: size * condition[:_FAR_CONDITION_SAMPLES]
+        for size in _FAR_CONDITIONS
+        if all(_is_finite(module, z * states, time, size * condition) for time, z in asked)
+    }
 
 
 def _asked(answers: Answers, question: Question) -> Predictions:
@@ -161,6 +186,24 @@ def _asked(answers: Answers, question: Question) -> Predictions:
         raise
     except DeepPcrError as error:
         raise ExportError(f"what the module answers the model does not: {error}") from error
+
+
+def _groups(far_conditions: dict[float, Any]) -> list[tuple[slice, str]]:
+    """Rows that are compared together, and what their conditions are."""
+    groups = [(slice(0, _CHECK_SAMPLES), "")]
+    for size, condition in far_conditions.items():
+        begin = groups[-1][0].stop
+        groups.append((slice(begin, begin + len(condition)), f" for conditions of size {size:g}"))
+    return groups
+
+
+def _check_times(differences: list[Difference], times: list[float]) -> None:
+    """Errors: ExportError at the first of the times where the predictions are others."""
+    for i, (found, time) in enumerate(zip(differences, times, strict=True)):
+        near = differences[max(0, i - _TIMES_NEAR) : i + _TIMES_NEAR + 1]
+        most = max(each.torch_error for each in near)
+        what = f"predictions at time {time:g}"
+        check(dataclasses.replace(found, torch_error=most), what)
 
 
 def compare_predictions(
@@ -176,35 +219,49 @@ def compare_predictions(
 
     num_classes = config.get("num_classes", 0)
     states, condition = _random_inputs(module.example, _CHECK_SAMPLES, num_classes)
-    given = None
-    if condition is not None:
-        given = (condition if num_classes else condition.reshape(len(states), -1)).numpy()
     # Large states come first, as a decoder is given the last ones.
     far = _far_times(module, states, times, condition)
     sizes = [*np.resize(_FAR_SIZES, len(far)), *np.resize(_SIZES, len(times) + 1)]
+    at = list(zip(far + times, sizes[:-1], strict=True))
+    far_conditions = _far_conditions(module, states, condition, at)
+    groups = _groups(far_conditions)
+    given = None
+    if condition is not None:
+        condition = torch.cat([condition, *far_conditions.values()])
+        states = states[torch.arange(len(condition)) % len(states)]
+        given = (condition if num_classes else condition.reshape(len(states), -1)).numpy()
     asked = Question(
         module, folder, config, far + times, (states * sizes[0]).numpy(), sizes[1:], given
     )
     found = _asked(answers, asked)
-    differences: list[Difference] = []
-    for i, (time, at, predicted) in enumerate(
+    # Prediction and variance have sizes of their own.
+    differences: list[list[Difference]] = [[] for _ in range(2 if module.learned else 1)]
+    for i, (time, at_time, predicted) in enumerate(
         zip(asked.times, found.states, found.predictions, strict=True)
     ):
-        rows = torch.from_numpy(at)
+        rows = torch.from_numpy(at_time)
         of_rows = torch.full((len(rows),), time)
         # Before double precision: what a module keeps of its first run is as its user has it.
         own = module(rows, of_rows, condition).numpy()
         exact, reference = _reference(module, rows, of_rows, condition)
-        # Prediction and variance have sizes of their own.
-        for half in np.split(np.arange(exact.shape[1]), 2 if module.learned else 1):
-            columns = (predicted[:, half], own[:, half], exact[:, half])
+        halves = [np.split(each, len(differences), axis=1) for each in (predicted, own, exact)]
+        for (those, kind), half in itertools.product(groups, range(len(differences))):
+            answer, of_torch, of_double = (each[half][those] for each in halves)
+            what = f"predictions{kind} at time {time:g}"
             if i < len(far):
-                check_far(*columns, f"predictions of states of size {sizes[i]:g} at time {time:g}")
-                continue
-            differences.append(compared(*columns, reference, f"predictions at time {time:g}"))
+                what += f", of states of size {sizes[i]:g},"
+                check_far(answer, of_torch, of_double, what)
+            elif kind:
+                check_far(answer, of_torch, of_double, what)
+            else:
+                found_here = difference_of(answer, of_torch, of_double, reference, what)
+                differences[half].append(found_here)
+    for of_half in differences:
+        _check_times(of_half, times)
+    joined = [each for of_half in differences for each in of_half]
     if decoder is not None:
         last = torch.from_numpy(found.last)
         exact = copy.deepcopy(decoder).double()(last.double()).numpy()
         own = decoder(last).numpy()
-        differences.append(compared(found.outputs, own, exact, "float64", "outputs of the decoder"))
-    return functools.reduce(Difference.joined, differences)
+        joined.append(compared(found.outputs, own, exact, "float64", "outputs of the decoder"))
+    return functools.reduce(Difference.joined, joined)

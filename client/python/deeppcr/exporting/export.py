@@ -26,13 +26,13 @@ from deeppcr.exporting.card import write_card
 from deeppcr.exporting.decoder import decoder_tensors
 from deeppcr.exporting.denoiser import Denoiser, check_denoiser, compare_predictions
 from deeppcr.exporting.network import check_network, compare_outputs
+from deeppcr.exporting.precision import floats_by_default
 from deeppcr.exporting.report import Difference, ExportError, ExportReport
 from deeppcr.exporting.scheduler import process_of
 from deeppcr.exporting.stack import find_stack
 from deeppcr.exporting.tracing import (
     copied,
     evaluating,
-    floats_by_default,
     kept_buffers,
     module_errors,
     uncompiled,

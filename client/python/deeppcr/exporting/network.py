@@ -13,12 +13,17 @@ import numpy as np
 from deeppcr.errors import DeepPcrError
 from deeppcr.exporting.answers import Answers
 from deeppcr.exporting.checking import check_far, compared
+from deeppcr.exporting.precision import everything_is_double
 from deeppcr.exporting.report import Difference, ExportError
-from deeppcr.exporting.tracing import floats_are_double, module_errors
+from deeppcr.exporting.tracing import module_errors
 
 _CHECK_SAMPLES = 8
 _MOST_MOVED = 1e-2
 _FAR_SIZES = [10.0, 100.0, 1e3, 1e6, 1e12]
+_FAR_SAMPLES = 4  # of each size
+# A size counts if the module has numbers for inputs that are so much larger too: where overflow is
+# near, what PyTorch still has numbers of another order of operations has not.
+_FAR_FROM_OVERFLOW = 1e3
 
 
 # Sizes of batches beside that of three, below and above those of other comparisons.
@@ -122,7 +127,7 @@ def _own_and_exact(module: Any, inputs: Any) -> tuple[Any, Any, str]:
     own = module(inputs).reshape(len(inputs), -1).float().numpy()
     exact, reference = own, "float32"
     try:
-        with floats_are_double():
+        with everything_is_double():
             wide = copy.deepcopy(module).double()(inputs.double())
         if str(wide.dtype) == "torch.float64":
             exact, reference = wide.reshape(len(inputs), -1).numpy(), "float64"
@@ -131,19 +136,19 @@ def _own_and_exact(module: Any, inputs: Any) -> tuple[Any, Any, str]:
     return own, exact, reference
 
 
-def _far_inputs(module: Any, example: Any) -> Any:
-    """Those of large inputs for which the module has numbers."""
-    import torch
-
-    inputs = _random_inputs(example, 2 * len(_FAR_SIZES))
-    sizes = torch.tensor(_FAR_SIZES).repeat(2)
-    inputs = inputs * sizes.reshape(-1, *[1] * (inputs.ndim - 1))
-    try:
-        own, exact, _ = _own_and_exact(module, inputs)
-    except Exception:  # whatever the module does with what is so large
-        return inputs[:0]
-    known = np.isfinite(own).all(axis=1) & np.isfinite(exact).all(axis=1)
-    return inputs[torch.from_numpy(known)]
+def _far_inputs(module: Any, example: Any) -> dict[float, Any]:
+    """Large inputs, by size, for which the module has numbers."""
+    found = {}
+    for i, size in enumerate(_FAR_SIZES):
+        inputs = size * _random_inputs(example, (i + 1) * _FAR_SAMPLES)[i * _FAR_SAMPLES :]
+        try:
+            answers = [module(inputs), module(inputs * _FAR_FROM_OVERFLOW)]
+            own, exact, _ = _own_and_exact(module, inputs)
+        except Exception:  # whatever the module does with what is so large
+            return {}
+        if all(each.isfinite().all() for each in answers) and np.isfinite([own, exact]).all():
+            found[size] = inputs
+    return found
 
 
 def compare_outputs(
@@ -156,18 +161,18 @@ def compare_outputs(
     """The outputs made of what is in `folder`, against those of the module."""
     groups = _compared_inputs(example, first)
     far = _far_inputs(module, example)
-    asked = [*groups.values(), far] if len(far) else list(groups.values())
+    asked = [*groups.values(), *far.values()]
     try:
         outputs = answers.outputs(folder, [each.reshape(len(each), -1).numpy() for each in asked])
     except ExportError:
         raise
     except DeepPcrError as error:
         raise ExportError(f"what the module answers the model does not: {error}") from error
-    if len(far):
-        own, exact, _ = _own_and_exact(module, far)
-        check_far(outputs.pop(), own, exact, "outputs of large inputs")
+    for (size, inputs), found in zip(far.items(), outputs[len(groups) :], strict=True):
+        own, exact, _ = _own_and_exact(module, inputs)
+        check_far(found, own, exact, f"outputs of large inputs, of size {size:g},")
     differences = []
-    for (what, inputs), found in zip(groups.items(), outputs, strict=True):
+    for (what, inputs), found in zip(groups.items(), outputs, strict=False):
         own, exact, reference = _own_and_exact(module, inputs)
         differences.append(compared(found, own, exact, reference, what))
     return functools.reduce(Difference.joined, differences)

@@ -9,9 +9,9 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
+from deeppcr.exporting.precision import floats_are_double, widened
 from deeppcr.exporting.report import ExportError, first_line
-from deeppcr.exporting.sized_tracer import sized_tracer, widened
-from deeppcr.exporting.tracing import floats_are_double
+from deeppcr.exporting.sized_tracer import sized_tracer
 
 
 @dataclass
@@ -109,6 +109,11 @@ def record(model: Any, example: Any) -> Recorded:
         _widen_constants(model)
         traced = torch.fx.GraphModule(model, graph)
     except Exception as error:  # whatever the module does with what it is given
+        if "instead found type 'Sized'" in str(error):
+            raise ExportError(
+                f"{_source_line(error)}a function is scripted: give it as it was before "
+                "torch.jit.script"
+            ) from error
         kind = "" if isinstance(error, ExportError) else f"{type(error).__name__}: "
         raise ExportError(f"{_source_line(error)}{kind}{first_line(error)}") from error
     graph = traced.graph
@@ -189,6 +194,13 @@ class Part:
     def __init__(self, recorded: Recorded, begin: int, end: int, into: Any, out: Any) -> None:
         self.recorded, self.into, self.out = recorded, into, out
         self.operations = recorded.operations[begin:end]
+
+    def operations_named(self) -> str:
+        """What it does, for messages."""
+        most = 8
+        names = [str(each) for each in self.operations[:most]]
+        more = len(self.operations) - most
+        return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
     def __call__(self, rows: Any) -> Any:
         """[n, width of the result] of [n, width] in double."""

@@ -176,20 +176,26 @@ class Process:
         return str((self.settings or {}).get("variance_type")).startswith("learned")
 
     def some_times(self, n: int, whole: bool) -> list[float]:
-        """At most n from the first to the last, as the scheduler has them; `whole`: integers."""
+        """At most n from the first to the last, as the scheduler has them; `whole`: integers.
+
+        They are float32, so that a module gets what a server gets.
+        """
+        return [float(each) for each in np.asarray(self._times(n, whole), np.float32)]
+
+    def _times(self, n: int, whole: bool) -> Any:
         if self.table is not None:
             times = self.table["time"]
             chosen = np.unique(np.linspace(0, len(times) - 1, n).round().astype(int))
-            return [float(times[i]) for i in chosen]
+            return times[chosen]
         settings = self.settings or {}
         count = int(settings.get("num_train_timesteps", 1000))
         name = str(settings.get("_class_name"))
         if name.startswith("EDM"):
             low, high = settings.get("sigma_min") or 0.002, settings.get("sigma_max") or 80.0
-            return [0.25 * each for each in np.linspace(np.log(high), np.log(low), n)]
+            return 0.25 * np.linspace(np.log(high), np.log(low), n)
         first = count if name.startswith("FlowMatch") else count - 1
         times = np.linspace(first, 0, n)
-        return sorted({float(each) for each in (times.round() if whole else times)}, reverse=True)
+        return np.unique(times.round() if whole else times)[::-1]
 
     def write(self, folder: pathlib.Path) -> None:
         if self.table is not None:

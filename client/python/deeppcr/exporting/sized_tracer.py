@@ -11,6 +11,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
+from deeppcr.exporting.precision import widened
 from deeppcr.exporting.report import ExportError, first_line
 
 # What of a tensor does not depend on its values.
@@ -51,21 +54,6 @@ def _others_than(example: Any) -> list[Any]:
     return [torch.zeros_like(example), torch.ones_like(example), noise * 10 ** (2 * exponents)]
 
 
-def widened(arguments: Any) -> Any:
-    """Arguments of an operation with double where it names the precision of the server."""
-    import torch
-
-    if arguments is torch.float32:
-        return torch.float64
-    if type(arguments) is tuple:  # and none with names, as what max() gives
-        return tuple(widened(each) for each in arguments)
-    if isinstance(arguments, list):
-        return [widened(each) for each in arguments]
-    if isinstance(arguments, dict):
-        return {key: widened(each) for key, each in arguments.items()}
-    return arguments
-
-
 def sized_tracer(example: Any) -> Any:
     """A torch.fx.Tracer of networks of one input, of which this is one, in double."""
     import torch
@@ -74,6 +62,8 @@ def sized_tracer(example: Any) -> Any:
     inputs = [example, *_others_than(example)]
 
     class Sized(torch.fx.Proxy):  # type: ignore[misc]
+        __array_ufunc__ = None  # so that NumPy's scalars leave operations to it
+
         def __getattr__(self, name: str) -> Any:
             if name in _ATTRIBUTES or name in _METHODS:
                 return getattr(self.tracer.value_of(self.node), name)
@@ -119,6 +109,9 @@ def sized_tracer(example: Any) -> Any:
         def create_args_for_root(self, root_fn: Any, *_: Any, **__: Any) -> Any:
             """Arguments beside the input have their defaults, whatever the signature is."""
             return root_fn, [self.root, self.create_proxy("placeholder", "x", (), {})]
+
+        def create_arg(self, a: Any) -> Any:
+            return super().create_arg(a.item() if isinstance(a, np.generic) else a)
 
         def is_leaf_module(self, m: Any, module_qualified_name: str) -> bool:
             """Hooks are recorded with what they are of, as those of other layers may differ."""

@@ -64,11 +64,16 @@ def _stack_at(recorded: Recorded, period: Period) -> Stack:
         raise ExportError("no equal blocks: the widths of their inputs and outputs differ")
     first = input_layer(recorded, period.start, into)
     if first is None:
-        raise ExportError("before the blocks: expected an affine layer and perhaps an activation")
+        raise ExportError(
+            "before the blocks: expected an affine layer and perhaps an activation of the server, "
+            f"got {Part(recorded, 0, period.start, recorded.placeholder, into).operations_named()}"
+        )
     rest = Part(recorded, end, len(recorded.operations), out, recorded.output)
     last = affine_layer(rest, state_dim)
     if last is None:
-        raise ExportError("after the blocks: expected an affine layer, or nothing")
+        raise ExportError(
+            f"after the blocks: expected an affine layer, or nothing, got {rest.operations_named()}"
+        )
     builder = BlockBuilder(recorded, period, into)
     block = builder.build()
     tensors = builder.tensors

@@ -6,14 +6,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
-import os
 import pathlib
-import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from deeppcr.exporting.report import ExportError, first_line
+from deeppcr.exporting.symbolics import more_symbolics
 
 OPSET = 16  # with 17 PyTorch 1.13 fails on LayerNorm without weights
 
@@ -57,19 +56,6 @@ def evaluating(module: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def floats_by_default() -> Iterator[None]:
-    """Has PyTorch make what it is asked for in the server's precision, whatever it was set to."""
-    import torch
-
-    chosen = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(chosen)
-
-
-@contextlib.contextmanager
 def module_errors(what: str) -> Iterator[None]:
     """Whatever a module raises, as the sentence that the module `what`."""
     try:
@@ -108,61 +94,6 @@ def uncompiled(module: Any) -> Any:
     return module
 
 
-class _Widening(threading.local):
-    depth = 0  # of this thread, in floats_are_double
-
-
-_widening = _Widening()
-_widening_threads = 0
-_widening_lock = threading.Lock()
-_narrow_float: Any = None  # PyTorch's own, while there are such threads
-
-
-def _float(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-    import torch
-
-    narrow = _narrow_float
-    if _widening.depth or narrow is None:
-        return torch.Tensor.double(tensor, *args, **kwargs)
-    return narrow(tensor, *args, **kwargs)
-
-
-def _forget_other_threads() -> None:
-    """A fork has none of them, and what they held it would wait for."""
-    global _widening_lock, _widening_threads
-    _widening_lock = threading.Lock()
-    _widening_threads = min(_widening.depth, 1)
-    if _widening_threads == 0 and _narrow_float is not None:
-        import torch
-
-        torch.Tensor.float = _narrow_float
-
-
-os.register_at_fork(after_in_child=_forget_other_threads)
-
-
-@contextlib.contextmanager
-def floats_are_double() -> Iterator[None]:
-    """Has `x.float()` in a module keep the precision that is asked for, in this thread."""
-    import torch
-
-    global _widening_threads, _narrow_float
-    with _widening_lock:
-        if _widening_threads == 0:
-            _narrow_float = torch.Tensor.float
-            torch.Tensor.float = _float
-        _widening_threads += 1
-    _widening.depth += 1
-    try:
-        yield
-    finally:
-        _widening.depth -= 1
-        with _widening_lock:
-            _widening_threads -= 1
-            if _widening_threads == 0:
-                torch.Tensor.float = _narrow_float
-
-
 def _trace(
     module: Any, example: tuple[Any, ...], path: pathlib.Path, batches: bool, folding: bool
 ) -> None:
@@ -190,7 +121,7 @@ def write_onnx(
 ) -> None:
     """Writes the module for a batch of one; `keep_parameters`: under the names that they have."""
     failure = ""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), more_symbolics(OPSET):
         # What a module decides by values is known already; these warn of sizes and constants too.
         warnings.simplefilter("ignore")
         # PyTorch 1.13 fails on GroupNorm of a batch of any size; one of a single sample is enough.
@@ -205,4 +136,7 @@ def write_onnx(
     if failure:
         # What a failed run leaves behind makes later ones of PyTorch 1.13 fail.
         gc.collect()
-        raise ExportError(f"torch.onnx.export: {failure}")
+        hint = ""
+        if failure == "unordered_map::at":
+            hint = " (PyTorch's exporter cannot: take out in-place resizes and checkpointing)"
+        raise ExportError(f"torch.onnx.export: {failure}{hint}")
