@@ -41,14 +41,15 @@ absl::StatusOr<std::unique_ptr<System>> NewSystemOf(const SystemSpec& spec, cons
       spec);
 }
 
-// Counts in a packed model of at least `bytes` bytes. Errors: kResourceExhausted if it is not
-// allowed, or no memory is left for it.
-inline absl::Status CheckPackedBytes(int64_t bytes, const PackingLimits& limits) {
+// Counts in at least `bytes` bytes of a packed model, beside those of it that are there already.
+// Errors: kResourceExhausted if they are not allowed, or no memory is left for them.
+inline absl::Status CheckPackedBytes(int64_t bytes, const PackingLimits& limits,
+                                     int64_t beside = 0) {
   if (bytes > limits.max_bytes)
     return absl::ResourceExhaustedError(StrCat("packed, the model takes at least ", bytes,
                                                " bytes; ", limits.max_bytes,
                                                " are left of those allowed (", limits.advice, ")"));
-  return limits.memory == nullptr ? absl::OkStatus() : limits.memory->Raise(bytes);
+  return limits.memory == nullptr ? absl::OkStatus() : limits.memory->Raise(beside + bytes);
 }
 
 // Largest absolute value; NaN elements are ignored.

@@ -45,17 +45,19 @@ absl::Status CheckAllocated(bool ok, int64_t floats) {
       "packed weights: ", floats * int64_t{sizeof(float)}, " bytes of memory could not be had"));
 }
 
-absl::Status CheckPackedFloats(int64_t floats, const PackingLimits& limits) {
-  return CheckPackedBytes(floats * int64_t{sizeof(float)}, limits);
+absl::Status CheckPackedFloats(int64_t floats, const PackingLimits& limits, int64_t beside) {
+  return CheckPackedBytes(floats * int64_t{sizeof(float)}, limits, beside);
 }
 
-absl::StatusOr<PackedDense> PackDense(const DenseSpec& spec, Kernels (*kernels)(int64_t width)) {
+absl::StatusOr<PackedDense> PackDense(const DenseSpec& spec, Kernels (*kernels)(int64_t width),
+                                      const PackingLimits& limits, int64_t beside) {
   PackedDense packed;
   if (spec.rows == 0) return packed;
   packed.rows = spec.rows;
   packed.cols = spec.cols;
   packed.width = PaddedWidth(spec.rows);
   packed.activation = spec.activation;
+  DEEPPCR_RETURN_IF_ERROR(CheckPackedFloats((spec.cols + 1) * packed.width, limits, beside));
   packed.weights = AlignedBuffer<float>(spec.cols * packed.width);
   packed.bias = AlignedBuffer<float>(packed.width);
   DEEPPCR_RETURN_IF_ERROR(

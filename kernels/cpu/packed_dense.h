@@ -40,8 +40,10 @@ struct PackedDense {
 // Puts the weights of a spec of the same shape in the places of those that are packed.
 void RepackDense(const DenseSpec& spec, PackedDense* packed);
 
-// Errors: kResourceExhausted with the bytes that could not be had.
-absl::StatusOr<PackedDense> PackDense(const DenseSpec& spec, Kernels (*kernels)(int64_t width));
+// Counts them in beside `beside` bytes. Errors: those of CheckPackedBytes; kResourceExhausted with
+// the bytes that could not be had.
+absl::StatusOr<PackedDense> PackDense(const DenseSpec& spec, Kernels (*kernels)(int64_t width),
+                                      const PackingLimits& limits, int64_t beside);
 
 // Of layers one behind the other and the vector of `dim` elements that enters them: floats of the
 // widest padded vector, and of all layers' results together.
@@ -53,8 +55,8 @@ void PackColumns(std::span<const float> matrix, int64_t rows, int64_t cols, int6
                  float* to);
 
 absl::Status CheckAllocated(bool ok, int64_t floats);
-// Errors: kResourceExhausted, with both numbers, if the floats are more than allowed.
-absl::Status CheckPackedFloats(int64_t floats, const PackingLimits& limits);
+// CheckPackedBytes of so many floats.
+absl::Status CheckPackedFloats(int64_t floats, const PackingLimits& limits, int64_t beside = 0);
 
 // All ones in the first `dim` of `width` lanes.
 AlignedBuffer<float> LaneMask(int64_t dim, int64_t width);

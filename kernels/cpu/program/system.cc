@@ -35,7 +35,7 @@ absl::Status FillClasses(int64_t max_bytes, const PackingLimits& limits,
   const int64_t most_floats = max_bytes / int64_t{sizeof(float)};
   if (classes == 0 || floats == 0 || floats > most_floats / classes) return absl::OkStatus();
   if (packed->program.condition_input.width > 0) return absl::OkStatus();
-  DEEPPCR_RETURN_IF_ERROR(CheckPackedFloats(classes * floats, limits));
+  DEEPPCR_RETURN_IF_ERROR(CheckPackedFloats(classes * floats, limits, packed->memory_bytes()));
   AlignedBuffer<float> filled(classes * floats);
   ConditionRows rows(*packed);
   DEEPPCR_RETURN_IF_ERROR(CheckAllocated(filled.ok() && rows.ok(), classes * floats));
@@ -191,7 +191,8 @@ absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const DiffusionP
   DEEPPCR_ASSIGN_OR_RETURN(packed->program,
                            PackProgram(*spec.program, spec.num_steps(), spec.steps, limits));
   for (const DenseSpec& layer : spec.decoder) {
-    DEEPPCR_ASSIGN_OR_RETURN(PackedDense dense, PackDense(layer, set.kernels));
+    DEEPPCR_ASSIGN_OR_RETURN(PackedDense dense,
+                             PackDense(layer, set.kernels, limits, packed->memory_bytes()));
     packed->decoder.push_back(std::move(dense));
   }
   DEEPPCR_RETURN_IF_ERROR(FillClasses(max_class_bytes, limits, packed.get()));
@@ -203,7 +204,11 @@ absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const DiffusionS
                                                                 const KernelSet& set,
                                                                 const PackingLimits& limits,
                                                                 int64_t max_class_bytes) {
-  DEEPPCR_RETURN_IF_ERROR(CheckPackedFloats(NetworkFloats(spec), limits));
+  const int64_t floats = NetworkFloats(spec);
+  DEEPPCR_RETURN_IF_ERROR(CheckPackedFloats(floats, limits));
+  // The program has the weights once more, for as long as it is packed.
+  MemoryShare of_program = limits.memory == nullptr ? MemoryShare() : limits.memory->Another();
+  DEEPPCR_RETURN_IF_ERROR(of_program.Set(floats * int64_t{sizeof(float)}));
   DEEPPCR_ASSIGN_OR_RETURN(const program::Program written,
                            program::ProgramOfDenoiser(spec, program::kNoLimits));
   DEEPPCR_ASSIGN_OR_RETURN(const program::Program program,
@@ -217,9 +222,11 @@ absl::StatusOr<std::unique_ptr<PackedSystem>> PackProgramSystem(const StackProgr
   std::unique_ptr<PackedProgramSystem> packed = NewPacked(spec, set);
   DEEPPCR_ASSIGN_OR_RETURN(packed->program, PackProgram(*spec.program, spec.num_steps, {}, limits));
   DEEPPCR_RETURN_IF_ERROR(PackTapes(*spec.program, limits, packed.get()));
-  DEEPPCR_ASSIGN_OR_RETURN(packed->encode, PackDense(spec.encode, set.kernels));
+  DEEPPCR_ASSIGN_OR_RETURN(packed->encode,
+                           PackDense(spec.encode, set.kernels, limits, packed->memory_bytes()));
   if (spec.decode.rows > 0) {
-    DEEPPCR_ASSIGN_OR_RETURN(PackedDense decode, PackDense(spec.decode, set.kernels));
+    DEEPPCR_ASSIGN_OR_RETURN(PackedDense decode,
+                             PackDense(spec.decode, set.kernels, limits, packed->memory_bytes()));
     packed->decoder.push_back(std::move(decode));
   }
   return Planned(std::move(packed), limits);

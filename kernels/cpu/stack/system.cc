@@ -187,8 +187,10 @@ absl::StatusOr<std::unique_ptr<PackedSystem>> PackStack(const DenseStackSpec& sp
   packed->probe_seeds = ProbeSeeds(packed->width);
   DEEPPCR_RETURN_IF_ERROR(PackLayers(spec, limits, packed.get()));
   if (limits.backward) DEEPPCR_RETURN_IF_ERROR(PackTransposed(spec, limits, packed.get()));
-  DEEPPCR_ASSIGN_OR_RETURN(packed->encode, PackDense(spec.encode, kernels));
-  DEEPPCR_ASSIGN_OR_RETURN(packed->decode, PackDense(spec.decode, kernels));
+  DEEPPCR_ASSIGN_OR_RETURN(packed->encode,
+                           PackDense(spec.encode, kernels, limits, packed->memory_bytes()));
+  DEEPPCR_ASSIGN_OR_RETURN(packed->decode,
+                           PackDense(spec.decode, kernels, limits, packed->memory_bytes()));
   return std::unique_ptr<PackedSystem>(std::move(packed));
 }
 
