@@ -216,7 +216,10 @@ class Preparation {
     const int most =
         Runner::NumLanes(parts_.system->grouping(), with_.pool, with_.options.max_concurrent_runs);
     int64_t spare = with_.spare_bytes;
-    if (budget() != nullptr) spare = std::min(spare, budget()->free());
+    if (budget() != nullptr) {
+      const int64_t fitting = shape_.affine_guess ? FittingBytes(shape_, kMaxGuessBytes) : 0;
+      spare = std::min(spare, budget()->free() - fitting);
+    }
     const int64_t room = std::min(with_.max_bytes, spare / 2) - BytesOf(chosen);
     if (room > 0)
       chosen.lanes = static_cast<int>(std::min<int64_t>(most, 1 + room / LaneBytes(chosen)));
@@ -280,10 +283,12 @@ class Preparation {
     if (!parts_.resolve.iterative || !shape_.affine_guess) return absl::OkStatus();
     Say("calibrating the initial guess");
     DEEPPCR_ASSIGN_OR_RETURN(const CalibrationInputs* const inputs, Inputs());
-    DEEPPCR_RETURN_IF_ERROR(
-        parts_.memory.Set(parts_.memory_bytes() + FittingBytes(shape_, kMaxGuessBytes)));
-    const absl::StatusOr<AffineGuess> guess = FitAffineGuess(
-        *parts_.runner, *inputs, kMaxGuessBytes, with_.token, NumJudged(*inputs, shape_));
+    const int64_t judged = NumJudged(*inputs, shape_);
+    if (CheckFit(shape_, inputs->count - judged, kMaxGuessBytes).ok())
+      DEEPPCR_RETURN_IF_ERROR(
+          parts_.memory.Set(parts_.memory_bytes() + FittingBytes(shape_, kMaxGuessBytes)));
+    const absl::StatusOr<AffineGuess> guess =
+        FitAffineGuess(*parts_.runner, *inputs, kMaxGuessBytes, with_.token, judged);
     // Synthetic inputs may be too few for a wide model, which is no problem of the model's files.
     if (!guess.ok()) {
       Say(ToStd(guess.status().message()),

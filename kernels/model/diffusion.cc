@@ -222,6 +222,7 @@ absl::Status LoadDiffusionScheduler(const ModelLimits& limits, Model& model) {
     DEEPPCR_RETURN_IF_ERROR(CheckStepTable(*model.diffusion.step_table, config));
   int64_t steps = 0;
   for (const int64_t count : config.num_inference_steps) {
+    DEEPPCR_RETURN_IF_ERROR(limits.Take(count * static_cast<int64_t>(sizeof(ReverseStep))));
     DEEPPCR_ASSIGN_OR_RETURN(StepTables tables, ReverseStepsOf(model, count, limits.token));
     steps += static_cast<int64_t>(tables.steps.size());
     model.diffusion.tables.push_back(std::move(tables));
@@ -231,7 +232,7 @@ absl::Status LoadDiffusionScheduler(const ModelLimits& limits, Model& model) {
       (program ? 1 : config.hidden_dim) * static_cast<int64_t>(sizeof(double));
   model.max_num_steps = MostSteps(model, limits, bytes_per_step);
   DEEPPCR_ASSIGN_OR_RETURN(const int64_t bytes, CheckedProduct({steps, bytes_per_step}));
-  if (bytes <= limits.max_weights_bytes) return absl::OkStatus();
+  if (bytes <= limits.max_weights_bytes) return limits.Take(bytes);
   return NeverFits("num_inference_steps: the time embeddings of ", steps, " steps take ", bytes,
                    " bytes; ", limits.max_weights_bytes, " are allowed");
 }

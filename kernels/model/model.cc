@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/model/model.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -58,7 +59,8 @@ absl::Status RefuseScheduler(const std::string& directory, const Model& model) {
 
 absl::Status ReadStepTable(const std::string& directory, const ModelLimits& limits, Model& model) {
   DEEPPCR_ASSIGN_OR_RETURN(model.scheduler_file,
-                           ReadFile(PathOf(directory, kStepTableFile), limits.max_weights_bytes));
+                           ReadFile(PathOf(directory, kStepTableFile),
+                                    std::min(kMaxTableBytes, limits.max_weights_bytes)));
   absl::StatusOr<StepTables> table = ParseStepTable(model.scheduler_file);
   DEEPPCR_RETURN_IF_ERROR(WithContext(table.status(), kStepTableFile));
   if (IsThere(directory, kSchedulerFile))

@@ -22,6 +22,8 @@ namespace deeppcr {
 
 inline constexpr char kStepTableFile[] = "step_table.safetensors";
 inline constexpr int64_t kMaxTableSteps = 65536;
+// Of the file: so many steps in double take less than half of it.
+inline constexpr int64_t kMaxTableBytes = int64_t{16} << 20;
 
 // Reads and validates the file. Thread-safe. Errors: kInvalidArgument naming tensor and element,
 // what was expected, what came; kResourceExhausted as ParseSafetensors.

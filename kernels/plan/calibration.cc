@@ -102,7 +102,8 @@ int64_t NumFitted(const SystemShape& shape, int64_t num_inputs, int64_t num_step
   return std::min({num_inputs, affordable, std::max<int64_t>(600, 4 * (shape.state_dim + 1))});
 }
 
-absl::Status TooFew(int64_t usable, const SystemShape& shape) {
+absl::Status CheckEnough(int64_t usable, const SystemShape& shape) {
+  if (usable >= shape.state_dim + 2) return absl::OkStatus();
   return absl::FailedPreconditionError(
       StrCat("calibration: ", usable, " usable inputs, needs at least ", shape.state_dim + 2));
 }
@@ -139,12 +140,18 @@ CalibrationInputs SyntheticInputs(int64_t count, int64_t input_dim) {
   return inputs;
 }
 
+absl::Status CheckFit(const SystemShape& shape, int64_t num_inputs, int64_t max_bytes) {
+  DEEPPCR_RETURN_IF_ERROR(CheckEnough(num_inputs, shape));
+  const int64_t count = CountFor(shape, StrideFor(shape, max_bytes));
+  return CheckEnough(NumFitted(shape, num_inputs, count), shape);
+}
+
 int64_t FittingBytes(const SystemShape& shape, int64_t max_bytes) {
   const int64_t terms = shape.state_dim + 1;
   const int64_t coefficients =
       CountFor(shape, StrideFor(shape, max_bytes)) * terms * shape.state_dim;
   return (terms * terms + coefficients) * int64_t{sizeof(double)} +
-         (2 * coefficients + (shape.num_steps + 1) * shape.state_dim) * int64_t{sizeof(float)};
+         (coefficients + (shape.num_steps + 1) * shape.state_dim) * int64_t{sizeof(float)};
 }
 
 absl::StatusOr<AffineGuess> FitAffineGuess(const Runner& runner, const CalibrationInputs& inputs,
@@ -152,7 +159,7 @@ absl::StatusOr<AffineGuess> FitAffineGuess(const Runner& runner, const Calibrati
                                            int64_t first) {
   const SystemShape& shape = runner.shape();
   const int64_t num_inputs = inputs.count - first;
-  if (num_inputs < shape.state_dim + 2) return TooFew(num_inputs, shape);
+  DEEPPCR_RETURN_IF_ERROR(CheckFit(shape, num_inputs, max_bytes));
   AffineGuess guess;
   guess.stride = StrideFor(shape, max_bytes);
   guess.count = CountFor(shape, guess.stride);
@@ -165,7 +172,6 @@ absl::StatusOr<AffineGuess> FitAffineGuess(const Runner& runner, const Calibrati
   SampleReport report;
   int64_t used = 0;
   const int64_t wanted = NumFitted(shape, num_inputs, guess.count);
-  if (wanted < shape.state_dim + 2) return TooFew(wanted, shape);
   for (int64_t i = 0; i < wanted && !Fired(token); ++i) {
     const OwnedSampleInputs sample = CalibrationSamples(inputs, shape, first + i, 1);
     RunItem item{.samples = sample.View(),
@@ -178,7 +184,7 @@ absl::StatusOr<AffineGuess> FitAffineGuess(const Runner& runner, const Calibrati
     fit.Add(std::span(trajectory).first(shape.state_dim), steps);
     ++used;
   }
-  if (used < shape.state_dim + 2) return TooFew(used, shape);
+  DEEPPCR_RETURN_IF_ERROR(CheckEnough(used, shape));
   guess.coefficients = fit.Solve();
   return guess;
 }

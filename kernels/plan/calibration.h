@@ -41,7 +41,9 @@ CalibrationInputs SyntheticInputs(int64_t count, int64_t input_dim);
 absl::StatusOr<AffineGuess> FitAffineGuess(const Runner& runner, const CalibrationInputs& inputs,
                                            int64_t max_bytes, const CancelToken* token = nullptr,
                                            int64_t first = 0);
-// Bytes that it takes meanwhile, with the guess and a copy of it.
+// Whether so many inputs are enough, before anything is computed. Errors: kFailedPrecondition.
+absl::Status CheckFit(const SystemShape& shape, int64_t num_inputs, int64_t max_bytes);
+// Bytes that it takes meanwhile, with the guess.
 int64_t FittingBytes(const SystemShape& shape, int64_t max_bytes);
 
 }  // namespace deeppcr

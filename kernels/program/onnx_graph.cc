@@ -23,8 +23,8 @@ absl::StatusOr<onnx::ModelProto> ParseModel(std::string_view bytes, const OnnxLi
     return ResourceExhausted("file of ", bytes.size(), " bytes; ", limits.max_bytes,
                              " are allowed");
   }
-  DEEPPCR_RETURN_IF_ERROR(CheckOnnxWire(bytes, limits));
-  DEEPPCR_RETURN_IF_ERROR(memory.Set(static_cast<int64_t>(bytes.size())));
+  DEEPPCR_ASSIGN_OR_RETURN(const int64_t memory_bytes, CheckOnnxWire(bytes, limits));
+  DEEPPCR_RETURN_IF_ERROR(memory.Set(memory_bytes));
   onnx::ModelProto model;
   if (!model.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return InvalidArgument("no ONNX file: protobuf cannot parse the bytes");

@@ -22,6 +22,10 @@ namespace fs = std::filesystem;
 // moment.
 constexpr int kLooksOfAbsence = 2;
 
+// Looks until the first other try with a little more memory, and with each that fails twice as many
+// up to the most.
+constexpr int kPatience = 8, kMostPatience = 256;
+
 // What tells that the files of a folder are others; empty while there is nothing to load.
 std::string FilesOf(const fs::path& folder) {
   std::error_code error;
@@ -100,15 +104,36 @@ void RepositoryPoller::Follow(const Version& version) {
   }
   const bool is_whole = !is_new && seen.files == files && !files.empty();
   seen.files = std::move(files);
-  // What others left no room for is tried again once they have given up as much as was missing.
-  const bool has_room =
-      seen.bytes_wanted.has_value() && store_.available_memory() >= *seen.bytes_wanted;
-  if (!is_whole || (seen.loaded == seen.files && !has_room)) return;
+  if (!is_whole || (seen.loaded == seen.files && !IsWorthAnotherTry(version, &seen))) return;
   seen.loaded = seen.files;
-  seen.bytes_wanted.reset();
   // A failure is in the log.
   const int64_t missing = MissingBytes(store_.Load(name, number).status());
-  if (missing > 0) seen.bytes_wanted = store_.available_memory() + missing;
+  if (missing == 0) {
+    seen.refused.reset();
+    return;
+  }
+  const int patience =
+      seen.refused.has_value() ? std::min(2 * seen.refused->patience, kMostPatience) : kPatience;
+  const int64_t available = store_.available_memory();
+  seen.refused = Refusal{.available = available,
+                         .wanted = available + missing,
+                         .patience = patience,
+                         .looks = patience};
+}
+
+// What others left no room for is tried again once they have given up as much as was missing; or
+// anything, after a while: what a load takes depends on what there is, and what was missing was
+// measured while others came and went.
+bool RepositoryPoller::IsWorthAnotherTry(const Version& version, Seen* seen) const {
+  if (!seen->refused.has_value()) return false;
+  const auto status = store_.Describe(version.first, version.second);
+  if (status.ok() && status->model != nullptr) {  // an operator was faster
+    seen->refused.reset();
+    return false;
+  }
+  const int64_t available = store_.available_memory();
+  if (available >= seen->refused->wanted) return true;
+  return available > seen->refused->available && --seen->refused->looks <= 0;
 }
 
 // True for folders that hold versions of a model: a repository that is not mounted may still hold

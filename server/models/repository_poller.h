@@ -37,17 +37,23 @@ class RepositoryPoller {
 
  private:
   using Version = std::pair<std::string, int64_t>;
+  struct Refusal {
+    int64_t available;  // bytes, after it
+    int64_t wanted;     // bytes for another try
+    int patience;       // looks until a try with fewer
+    int looks;          // of them, those that are left
+  };
   struct Seen {
-    std::string files;      // their names, sizes and times at the last look
-    std::string loaded;     // the same when they were loaded, or tried
-    bool of_start = false;  // noted by Begin, and not looked at since
-    // What has to be available for another try, where others left it no room.
-    std::optional<int64_t> bytes_wanted;
+    std::string files;               // their names, sizes and times at the last look
+    std::string loaded;              // the same when they were loaded, or tried
+    bool of_start = false;           // noted by Begin, and not looked at since
+    std::optional<Refusal> refused;  // where others left it no room
   };
 
   bool IsModel(const std::string& name) const;
   std::set<Version> Chosen(const std::vector<std::string>& names) const;
   void Follow(const Version& version);
+  bool IsWorthAnotherTry(const Version& version, Seen* seen) const;
   void UnloadAbsent();
 
   const Repository repository_;

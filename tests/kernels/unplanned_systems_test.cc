@@ -339,11 +339,12 @@ TEST_F(UnplannedSystemsTest, ModelsShareTheMemoryOfTheProcess) {
 
 TEST_F(UnplannedSystemsTest, AModelWithoutRoomIsRefusedWithTheSumBeforeItIsRead) {
   const auto engine =
-      *Engine::Create({.backend = "cpu", .num_threads = 1, .max_memory_bytes = 500});
-  std::ofstream(model_.File("model.safetensors")) << std::string(600, 'x');
-  ExpectError(
-      engine->LoadModel(model_.path(), nullptr, nullptr), absl::StatusCode::kResourceExhausted,
-      "model.safetensors: takes 600 bytes; the memory of this process leaves 500 to models");
+      *Engine::Create({.backend = "cpu", .num_threads = 1, .max_memory_bytes = 1'000'000});
+  std::ofstream(model_.File("model.safetensors")) << std::string(1'200'000, 'x');
+  ExpectError(engine->LoadModel(model_.path(), nullptr, nullptr),
+              absl::StatusCode::kResourceExhausted,
+              "model.safetensors: takes 1200000 bytes; the memory of this process leaves 1000000 "
+              "to models");
 }
 
 TEST_F(UnplannedSystemsTest, AreNoneWhereTheWeightsAloneExceedTheLimit) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/program/onnx/wire.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/base/status_macros.h"
@@ -94,9 +95,32 @@ bool ReadVarint(std::string_view& bytes, uint64_t& value) {
   return false;
 }
 
+// Lists of integers of a byte or more each: TensorProto's int32_data, int64_data and uint64_data,
+// and AttributeProto's ints.
+bool HoldsPackedIntegers(Message in, uint64_t number) {
+  if (in == Message::kAttribute) return number == 8;
+  return in == Message::kTensor && (number == 5 || number == 7 || number == 11);
+}
+
+int64_t NumVarints(std::string_view bytes) {
+  return std::ranges::count_if(bytes, [](char byte) { return (byte & 0x80) == 0; });
+}
+
+// Sizes in memory, of protobuf 3.21: a field has a message, a string or a place in a list; lists
+// grow by half of what they have, or more.
+constexpr int64_t kBytesOfPiece = 128;
+constexpr int64_t kBytesOfLargeMessage = 512;  // a node or a tensor
+constexpr int64_t kBytesOfPacked = 2 * 8;
+
 class Walk {
  public:
   explicit Walk(const OnnxLimits& limits) : limits_(limits) {}
+
+  // What the messages take beside their bytes, at most.
+  int64_t memory_bytes() const {
+    return pieces_ * kBytesOfPiece + (nodes_ + tensors_) * kBytesOfLargeMessage +
+           packed_ * kBytesOfPacked;
+  }
 
   absl::Status Enter(std::string_view bytes, Message kind, int depth) {
     if (depth > kMaxDepth) {
@@ -134,6 +158,7 @@ class Walk {
     const Field& field = FieldOf(kind, key >> 3);
     DEEPPCR_RETURN_IF_ERROR(Count(field));
     const std::string_view inside = bytes.substr(0, value);
+    if (HoldsPackedIntegers(kind, key >> 3)) packed_ += NumVarints(inside);
     bytes.remove_prefix(value);
     return field.holds == Message::kBytes ? absl::OkStatus()
                                           : Enter(inside, field.holds, depth + 1);
@@ -159,13 +184,15 @@ class Walk {
   }
 
   const OnnxLimits& limits_;
-  int64_t pieces_ = 0, nodes_ = 0, tensors_ = 0;
+  int64_t pieces_ = 0, nodes_ = 0, tensors_ = 0, packed_ = 0;
 };
 
 }  // namespace
 
-absl::Status CheckOnnxWire(std::string_view bytes, const OnnxLimits& limits) {
-  return Walk(limits).Enter(bytes, Message::kModel, 0);
+absl::StatusOr<int64_t> CheckOnnxWire(std::string_view bytes, const OnnxLimits& limits) {
+  Walk walk(limits);
+  DEEPPCR_RETURN_IF_ERROR(walk.Enter(bytes, Message::kModel, 0));
+  return static_cast<int64_t>(bytes.size()) + walk.memory_bytes();
 }
 
 }  // namespace deeppcr::program

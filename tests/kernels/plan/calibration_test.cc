@@ -124,12 +124,12 @@ TEST(FitAffineGuessTest, LeavesTheFirstInputsOut) {
               absl::StatusCode::kFailedPrecondition, "5 usable inputs, needs at least 6");
 }
 
-// The equations in double, and the coefficients twice.
+// The equations in double, the coefficients and a trajectory.
 TEST(FitAffineGuessTest, SaysWhatItTakes) {
   const SystemShape shape{.num_steps = 9, .state_dim = kDim};
   const int64_t coefficients = 9 * (kDim + 1) * kDim;
   const int64_t all = FittingBytes(shape, 4 * coefficients);
-  EXPECT_EQ(all, 8 * ((kDim + 1) * (kDim + 1) + coefficients) + 4 * (2 * coefficients + 10 * kDim));
+  EXPECT_EQ(all, 8 * ((kDim + 1) * (kDim + 1) + coefficients) + 4 * (coefficients + 10 * kDim));
   EXPECT_LT(FittingBytes(shape, 4 * coefficients - 1), all) << "a guess at every other step";
 }
 

@@ -15,6 +15,7 @@
 
 #include "kernels/base/memory_budget.h"
 #include "kernels/base/strings.h"
+#include "kernels/program/onnx/wire.h"
 #include "tests/testing/expect_error.h"
 #include "tests/testing/onnx_model.h"
 
@@ -368,6 +369,31 @@ TEST(HostileOnnxTest, RefusesLargeFiles) {
               "10 are allowed");
 }
 
+// What is small in a file may be large in memory: a byte of a packed integer, two of a node.
+TEST(OnnxGraphTest, MessagesAreCountedAsLargeAsTheyBecome) {
+  const auto bytes_of = [](const OnnxModel& model) {
+    return *program::CheckOnnxWire(model.Bytes(), {});
+  };
+  OnnxModel integers = Valid();
+  onnx::TensorProto& tensor = *integers.graph().add_initializer();
+  tensor.set_name("integers");
+  tensor.set_data_type(TensorProto::INT64);
+  tensor.add_dims(10'000);
+  for (int i = 0; i < 10'000; ++i) tensor.add_int64_data(i % 100);
+  EXPECT_GE(bytes_of(integers), 10'000 * 8);
+  OnnxModel nodes = Valid();
+  for (int i = 0; i < 1000; ++i) nodes.graph().add_node();
+  EXPECT_GE(bytes_of(nodes), 1000 * 256);
+  EXPECT_LT(bytes_of(Valid()), 1 << 16) << "an ordinary file is not refused for it";
+
+  for (OnnxModel* const model : {&integers, &nodes}) {
+    const auto budget = std::make_shared<MemoryBudget>(bytes_of(*model) - 1);
+    MemoryShare share(budget);
+    ExpectError(ReadOnnxGraph(model->Bytes(), "", {.memory = &share}),
+                StatusCode::kResourceExhausted, "the memory of this process leaves");
+  }
+}
+
 // A folder of a file "w.data" of four floats, and other things beside it.
 class ExternalDataTest : public ::testing::Test {
  protected:
@@ -409,7 +435,7 @@ TEST_F(ExternalDataTest, IsCountedInBeforeItIsRead) {
 
   OnnxModel model = Valid();
   SetExternal(W(model), "w.data", "4", "16");
-  const auto messages = static_cast<int64_t>(model.Bytes().size());
+  const int64_t messages = *program::CheckOnnxWire(model.Bytes(), {});
   for (const int64_t limit : {messages - 1, messages + 4 * 4, messages + 20 + 4 * 4 - 1}) {
     const auto budget = std::make_shared<MemoryBudget>(limit);
     MemoryShare share(budget);

@@ -116,6 +116,52 @@ TEST_F(RepositoryPollerTest, OneThatHadNoRoomIsTriedAgainOnceThereIsAsMuchAsWasM
   EXPECT_EQ(Versions(), "a1 c1 ");
 }
 
+TEST_F(RepositoryPollerTest, ALittleMoreRoomIsTriedLessAndLessOften) {
+  Write("a", "1");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  MemoryBudget budget(100);
+  ASSERT_TRUE(budget.Take(70).ok());
+  refusal_ = budget.Take(50);
+  engine_.available = 10;
+  Write("c", "1");
+  const auto tries = [&](int looks) {
+    log_.clear();
+    for (int look = 0; look < looks; ++look) {
+      poller_.Poll();
+    }
+    size_t found = 0;
+    for (size_t at = 0; (at = log_.find("model_load_failed", at)) != std::string::npos; ++at)
+      ++found;
+    return found;
+  };
+  EXPECT_EQ(tries(100), 1u) << "nothing has changed";
+  engine_.available = 11;
+  EXPECT_EQ(tries(8), 1u);
+  engine_.available = 12;
+  EXPECT_EQ(tries(15), 0u);
+  EXPECT_EQ(tries(1), 1u);
+  engine_.available = 13;
+  refusal_ = absl::OkStatus();
+  EXPECT_EQ(tries(32), 0u);
+  EXPECT_EQ(Versions(), "a1 c1 ");
+}
+
+TEST_F(RepositoryPollerTest, OneThatAnOperatorLoadedIsNotLoadedAgain) {
+  Write("a", "1");
+  ASSERT_TRUE(store_.LoadAll().ok());
+  MemoryBudget budget(100);
+  ASSERT_TRUE(budget.Take(70).ok());
+  refusal_ = budget.Take(50);
+  Write("c", "1");
+  for (int look = 0; look < 3; ++look) poller_.Poll();
+  refusal_ = absl::OkStatus();
+  ASSERT_TRUE(store_.Load("c", 1).ok());
+  const LoadedModel* const loaded = Model("c");
+  engine_.available = 1 << 20;
+  for (int look = 0; look < 3; ++look) poller_.Poll();
+  EXPECT_EQ(Model("c"), loaded);
+}
+
 TEST_F(RepositoryPollerTest, OneThatIsBrokenIsNotTriedAgainForWantOfRoom) {
   Write("a", "1", "torn");
   Write("b", "1");
