@@ -211,6 +211,36 @@ class ExportTest(unittest.TestCase):
         with self.assertRaisesRegex(ExportError, 'Not a directory'):
             self.export(module, example, 'file/model')
 
+    def test_classes_are_compared_each_and_that_of_none(self):
+        class Masked(odd_modules.Mlp):
+            """What torch.onnx does not see of one class."""
+
+            def __init__(self, classes, masked):
+                super().__init__()
+                self.table, self.masked = torch.nn.Embedding(classes, odd_modules.DIM), masked
+
+            def forward(self, x, t, label):
+                masked = -1 if torch.jit.is_tracing() else self.masked
+                return super().forward(x + self.table(label) * (label != masked)[:, None], t)
+
+        example = (torch.randn(1, odd_modules.DIM), torch.tensor([3]), torch.tensor([2]))
+        for classes, masked, null_class in ((10, 4, None), (101, 100, None), (1000, 37, 37)):
+            how = {} if null_class is None else {'null_class': null_class}
+            with self.subTest(classes=classes):
+                with self.assertRaisesRegex(ExportError, 'differs from the module'):
+                    self.export(Masked(classes, masked), example, num_classes=classes, **how)
+        self.export(Masked(101, -1), example, num_classes=101, null_class=100)
+
+    def test_weights_know_nothing_of_compilation(self):
+        if not hasattr(torch, 'compile'):
+            self.skipTest('PyTorch 1')
+        module, example = odd_modules.MODULES['mlp'][0]()
+        trained = odd_modules.Mlp()
+        trained.net[0] = torch.compile(trained.net[0], backend='eager')
+        self.export(torch.compile(module, backend='eager'), example, weights=trained.state_dict())
+        with self.assertRaisesRegex(ExportError, 'missing: net.0.weight'):
+            self.export(module, example, 'other', weights={})
+
     def test_settings_do_not_deny_what_the_module_says(self):
         module, example = odd_modules.MODULES['mlp'][0]()
         decoder = torch.nn.Linear(odd_modules.DIM, 2)

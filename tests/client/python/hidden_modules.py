@@ -116,6 +116,19 @@ class RmsNorm(nn.Module):
         return self.last(self.norms(self.first(torch.cat([x, 0.001 * t[:, None]], 1))))
 
 
+class PlainFrequencies(nn.Module):
+    """Of a condition, as a tensor that is neither a weight nor a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.frequencies = 2 * torch.randn(4, 8)
+        self.net = nn.Sequential(nn.Linear(DIM + 16, 32), nn.Mish(), nn.Linear(32, DIM))
+
+    def forward(self, x, t, c):
+        angles = 2 * math.pi * c @ self.frequencies
+        return self.net(torch.cat([x, angles.cos(), angles.sin()], 1)) + 0.001 * t[:, None]
+
+
 def of_condition(change):
     return lambda: with_time(OfCondition(change), torch.randn(1, 4))
 
@@ -157,6 +170,7 @@ MODULES = {
                           'for conditions of size'),
     'condition_clipped': (of_condition(lambda c: c.clamp(-5, 5)), None),
     'condition_exploding': (of_condition(lambda c: torch.exp(c)), None),
+    'plain_frequencies': (lambda: with_time(PlainFrequencies(), torch.randn(1, 4)), None),
     'fourier': (lambda: (Fourier(), (torch.randn(1, DIM), torch.tensor([5.0]))), None),
     'one_number': (lambda: (OneNumber(), (torch.randn(1, 1), torch.tensor([5]))), None),
     'rms_norm': (lambda: with_time(RmsNorm()), None),

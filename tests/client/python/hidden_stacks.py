@@ -65,13 +65,23 @@ def compiled(compile_it):
 
     def make():
         module, example = network(Loop)()
-        return compile_it(module) if hasattr(torch, 'compile') else module, example
+        return compile_it(module), example
 
     return make
 
 
+def eagerly(module):
+    return torch.compile(module, backend='eager') if hasattr(torch, 'compile') else module
+
+
 def with_compiled_layers(module):
-    module.layers = nn.ModuleList(torch.compile(layer, backend='eager') for layer in module.layers)
+    module.layers = nn.ModuleList(eagerly(layer) for layer in module.layers)
+    return module
+
+
+def with_a_hook(module):
+    module = eagerly(module)
+    module.register_forward_hook(lambda m, inputs, outputs: 3 * outputs)
     return module
 
 
@@ -140,6 +150,32 @@ class Periodic(Loop):
         return torch.sin(3 * layer(z))
 
 
+class SoftmaxByHand(Loop):
+    """Overflows for large inputs, before which something else is lost."""
+
+    def block(self, layer, z):
+        h = layer(z)
+        weights = torch.exp(z)
+        clipped = h.view(-1).clamp_(-6, 6)
+        return z + 0.1 * h + 0.1 * weights / weights.sum(-1, keepdim=True) + 0 * clipped.view_as(h)
+
+
+class SmallRms(Loop):
+    """Root mean squares as small as the epsilon that PyTorch takes of the precision."""
+
+    def block(self, layer, z):
+        norm = getattr(F, 'rms_norm', F.layer_norm)
+        return z + 0.1 * norm(1e-3 * layer(z), z.shape[1:])
+
+
+class Seeded(Loop):
+    """Constants of a generator with a seed."""
+
+    def block(self, layer, z):
+        noise = torch.randn(z.shape[-1], generator=torch.Generator().manual_seed(0))
+        return z + 0.1 * torch.tanh(layer(z) * noise)
+
+
 OTHERS = "the network's own hooks"
 
 STACKS = {
@@ -166,13 +202,17 @@ STACKS = {
     'large_batch': (loop(after=lambda y: y - y.mean(0) if len(y) > 8 else y), 'batch of 9'),
     'named_results': (loop(block=lambda layer, z: z + 0.1 * (layer(z) - layer(z).max(1, keepdim=True).values)), None),
     'data': (loop(block=lambda layer, z: z + 0.1 * layer(z).tanh().data), None),
-    'compiled': (compiled(lambda m: torch.compile(m, backend='eager')), None),
+    'compiled': (compiled(eagerly), None),
     'compiled_layers': (compiled(with_compiled_layers), None),
     'numpy_scalars': (loop(block=lambda layer, z: (z + np.sqrt(0.5) * torch.tanh(layer(z)) * np.float32(0.5)
                                                    + np.log(2)) / np.sqrt(2)), None),
     'scripted': (loop(block=lambda layer, z: z + 0.1 * scripted_swish(layer(z))), 'a function is scripted'),
     'dead_column': (network(DeadColumn), None),
     'periodic': (lambda: (Periodic(outputs=1), torch.randn(1, INPUTS)), None),
+    'softmax_by_hand': (network(SoftmaxByHand), 'size 10'),
+    'small_rms': (network(SmallRms), None),
+    'seeded': (network(Seeded), None),
+    'compiled_with_a_hook': (compiled(with_a_hook), OTHERS),
     'tanh_at_the_end': (loop(after=torch.tanh), 'got last, tanh'),
     'initialised': (network(Initialised), 'after another input'),
     'counted': (network(Counted), None),

@@ -20,7 +20,7 @@ from deeppcr.errors import DeepPcrError
 from deeppcr.exporting.answers import Answers, Predictions, Question
 from deeppcr.exporting.checking import check, check_far, compared, difference_of
 from deeppcr.exporting.network import OTHER_BATCHES, check_batch, check_samples_are_alone
-from deeppcr.exporting.precision import everything_is_double
+from deeppcr.exporting.precision import in_double
 from deeppcr.exporting.report import Difference, ExportError
 from deeppcr.exporting.tracing import module_errors
 
@@ -28,6 +28,7 @@ _CHECK_SAMPLES = 8
 _SIZES = [1.0, 3.0, 0.3]
 _FAR_SIZES = [1000.0, 30.0]
 _FAR_TIMES = 8
+_MOST_LABELS = 64
 _FAR_CONDITIONS = [10.0, 1000.0]
 _FAR_CONDITION_SAMPLES = 4  # of each size
 # Errors of PyTorch at one time may be small by chance: those at times near it count too.
@@ -135,15 +136,15 @@ def _in_double(tensor: Any) -> Any:
 
 def _reference(module: Denoiser, states: Any, times: Any, condition: Any) -> tuple[Any, str]:
     """The predictions in double where the module can be made so, and what they are in."""
-    try:
-        example = tuple(_in_double(each) for each in module.example)
-        wide = Denoiser(copy.deepcopy(module.module).double(), example, module.learned)
-        with everything_is_double():
-            exact = wide(states.double(), times.double(), _in_double(condition))
-        if str(exact.dtype) == "torch.float64":
-            return exact.numpy(), "float64"
-    except RuntimeError:
-        pass  # weights or constants of float32 that do not follow
+    example = tuple(_in_double(each) for each in module.example)
+
+    def predictions(wide: Any) -> Any:
+        wide = Denoiser(wide, example, module.learned)
+        return wide(states.double(), times.double(), _in_double(condition))
+
+    exact = in_double(module.module, predictions)
+    if exact is not None:
+        return exact.numpy(), "float64"
     return module(states, times, condition).numpy(), "float32"
 
 
@@ -158,12 +159,17 @@ def _is_finite(module: Denoiser, states: Any, time: float, condition: Any) -> bo
     return bool(torch.isfinite(found).all())
 
 
-def _far_times(module: Denoiser, states: Any, times: list[float], condition: Any) -> list[float]:
-    """Times for states of _FAR_SIZES in turn; none where the module has no numbers for them."""
+def _far_states(
+    module: Denoiser, states: Any, times: list[float], condition: Any
+) -> list[tuple[float, float]]:
+    """(time, size) of large states, of the sizes for which the module has numbers."""
     chosen = [times[i] for i in np.linspace(0, len(times) - 1, _FAR_TIMES).round().astype(int)]
-    sizes = np.resize(_FAR_SIZES, len(chosen))
-    at = zip(sizes, chosen, strict=True)
-    return chosen if all(_is_finite(module, z * states, t, condition) for z, t in at) else []
+    sizes = [
+        size
+        for size in _FAR_SIZES
+        if all(_is_finite(module, size * states, time, condition) for time in chosen)
+    ]
+    return list(zip(chosen, np.resize(sizes, len(chosen)), strict=True)) if sizes else []
 
 
 def _far_conditions(
@@ -188,9 +194,16 @@ def _asked(answers: Answers, question: Question) -> Predictions:
         raise ExportError(f"what the module answers the model does not: {error}") from error
 
 
-def _groups(far_conditions: dict[float, Any]) -> list[tuple[slice, str]]:
+def _compared_labels(num_classes: int, null_class: int | None) -> list[int]:
+    """All of them, or the first, the last, that of none, and others in between."""
+    between = np.linspace(0, num_classes - 1, min(num_classes, _MOST_LABELS)).round().astype(int)
+    extra = [] if null_class is None or not 0 <= null_class < num_classes else [null_class]
+    return sorted({*between.tolist(), *extra})
+
+
+def _groups(usual: int, far_conditions: dict[float, Any]) -> list[tuple[slice, str]]:
     """Rows that are compared together, and what their conditions are."""
-    groups = [(slice(0, _CHECK_SAMPLES), "")]
+    groups = [(slice(0, usual), "")]
     for size, condition in far_conditions.items():
         begin = groups[-1][0].stop
         groups.append((slice(begin, begin + len(condition)), f" for conditions of size {size:g}"))
@@ -218,20 +231,25 @@ def compare_predictions(
     import torch
 
     num_classes = config.get("num_classes", 0)
-    states, condition = _random_inputs(module.example, _CHECK_SAMPLES, num_classes)
+    labels = _compared_labels(num_classes, config.get("null_class"))
+    states, condition = _random_inputs(
+        module.example, max(_CHECK_SAMPLES, len(labels)), num_classes
+    )
+    if labels:
+        condition = torch.tensor(labels)[torch.arange(len(states)) % len(labels)]
     # Large states come first, as a decoder is given the last ones.
-    far = _far_times(module, states, times, condition)
-    sizes = [*np.resize(_FAR_SIZES, len(far)), *np.resize(_SIZES, len(times) + 1)]
-    at = list(zip(far + times, sizes[:-1], strict=True))
+    far = _far_states(module, states, times, condition)
+    at = far + list(zip(times, np.resize(_SIZES, len(times)), strict=True))
     far_conditions = _far_conditions(module, states, condition, at)
-    groups = _groups(far_conditions)
+    groups = _groups(len(states), far_conditions)
     given = None
     if condition is not None:
         condition = torch.cat([condition, *far_conditions.values()])
         states = states[torch.arange(len(condition)) % len(states)]
         given = (condition if num_classes else condition.reshape(len(states), -1)).numpy()
+    all_times, sizes = [time for time, _ in at], [size for _, size in at]
     asked = Question(
-        module, folder, config, far + times, (states * sizes[0]).numpy(), sizes[1:], given
+        module, folder, config, all_times, (states * sizes[0]).numpy(), [*sizes[1:], 1.0], given
     )
     found = _asked(answers, asked)
     # Prediction and variance have sizes of their own.

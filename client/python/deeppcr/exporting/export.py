@@ -26,7 +26,7 @@ from deeppcr.exporting.card import write_card
 from deeppcr.exporting.decoder import decoder_tensors
 from deeppcr.exporting.denoiser import Denoiser, check_denoiser, compare_predictions
 from deeppcr.exporting.network import check_network, compare_outputs
-from deeppcr.exporting.precision import floats_by_default
+from deeppcr.exporting.precision import cast_attributes, floats_by_default
 from deeppcr.exporting.report import Difference, ExportError, ExportReport
 from deeppcr.exporting.scheduler import process_of
 from deeppcr.exporting.stack import find_stack
@@ -69,6 +69,7 @@ def _in_float32(module: Any, example: tuple[Any, ...]) -> tuple[Any, tuple[Any, 
             module = copied(module, example).cpu()
         if kinds - {torch.float32}:
             module = copied(module, example).float()
+            cast_attributes(module, torch.float32)
         example = tuple(each.cpu() for each in example)
     return module, tuple(each.float() if each.is_floating_point() else each for each in example)
 
@@ -237,7 +238,7 @@ def _write_denoiser(
             raise ExportError(
                 f"decoder: expected a torch.nn.Module, got a {type(decoder).__name__}"
             )
-        decoder = copied(decoder, ()).float()
+        decoder = copied(uncompiled(decoder, ()), ()).float()
         tensors, of_decoder = decoder_tensors(decoder, width)
         write_safetensors(folder / "model.safetensors", tensors)
         config |= of_decoder
@@ -317,7 +318,6 @@ def export(
     answers = _answers(binary)
     if weights is not None:
         model = with_weights(model, weights, prefix)
-    model = uncompiled(model)
     with (
         _recording,
         evaluating(model),
@@ -326,7 +326,7 @@ def export(
     ):
         folder = pathlib.Path(scratch) / "1"
         folder.mkdir()
-        module, example = _in_float32(model, example)
+        module, example = _in_float32(uncompiled(model, example), example)
         _run_once(module, example)
         if scheduler is None:
             if decoder is not None:

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -98,7 +99,7 @@ def _has_floats(arguments: Any) -> bool:
     import torch
 
     if isinstance(arguments, torch.Tensor):
-        return bool(arguments.is_floating_point())
+        return bool(arguments.is_floating_point() or arguments.is_complex())
     if isinstance(arguments, dict):
         return any(_has_floats(each) for each in arguments.values())
     return isinstance(arguments, (tuple, list)) and any(_has_floats(each) for each in arguments)
@@ -109,11 +110,21 @@ def _with_doubles(arguments: Any) -> Any:
     import torch
 
     if isinstance(arguments, torch.Tensor):
-        is_whole = not arguments.is_floating_point() and arguments.dtype != torch.bool
+        is_whole = not _has_floats(arguments) and arguments.dtype != torch.bool
         return arguments.double() if is_whole else arguments
     if type(arguments) in (tuple, list):
         return type(arguments)(_with_doubles(each) for each in arguments)
     return arguments
+
+
+def _with_epsilon(
+    input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None
+) -> dict[str, Any]:
+    """Arguments of rms_norm with the epsilon that it has in the precision of the server."""
+    import torch
+
+    eps = torch.finfo(torch.float32).eps if eps is None else eps
+    return {"input": input, "normalized_shape": normalized_shape, "weight": weight, "eps": eps}
 
 
 @contextlib.contextmanager
@@ -130,10 +141,16 @@ def everything_is_double() -> Iterator[None]:
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             args, kwargs = widened(args), widened(kwargs or {})
+            name = getattr(function, "__name__", "")
+            if name == "rms_norm":
+                kwargs = _with_epsilon(*args, **kwargs)
+                args = ()
             result = function(*args, **kwargs)
             is_narrow = isinstance(result, torch.Tensor) and result.dtype == torch.float32
             if not is_narrow or _has_floats((args, kwargs)):
                 return result
+            if name.startswith(("rand", "normal", "bernoulli")):
+                return result.double()  # another draw were other numbers
             by_default = {} if "dtype" in kwargs else {"dtype": torch.float64}
             for more in ({}, by_default):
                 with contextlib.suppress(TypeError, RuntimeError):
@@ -144,3 +161,31 @@ def everything_is_double() -> Iterator[None]:
 
     with floats_are_double(), Doubles():
         yield
+
+
+def cast_attributes(module: Any, dtype: Any) -> None:
+    """Gives floats that are neither weights nor buffers, and so stay behind, this precision."""
+    import torch
+
+    for each in module.modules():
+        for name, value in list(vars(each).items()):
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                setattr(each, name, value.to(dtype))
+
+
+def in_double(module: Any, call: Callable[[Any], Any]) -> Any:
+    """What `call` makes of a copy of a module in double; None where that is no tensor of double,
+    as of a module that asks for the precision that it was written for."""
+    import torch
+
+    for context in (everything_is_double, floats_are_double):
+        try:
+            wide = copy.deepcopy(module).double()
+            cast_attributes(wide, torch.float64)
+            with context():
+                result = call(wide)
+        except Exception:  # whatever a module does with what it was not written for
+            continue
+        if result.dtype == torch.float64:
+            return result
+    return None

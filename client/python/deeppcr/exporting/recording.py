@@ -9,7 +9,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from deeppcr.exporting.precision import floats_are_double, widened
+from deeppcr.exporting.precision import cast_attributes, floats_are_double, widened
 from deeppcr.exporting.report import ExportError, first_line
 from deeppcr.exporting.sized_tracer import sized_tracer
 
@@ -38,16 +38,6 @@ def _source_line(error: BaseException) -> str:
         if not frame.filename.startswith((own, str(pathlib.Path(__file__).parent)))
     ]
     return f"{theirs[-1].filename}:{theirs[-1].lineno}: " if theirs else ""
-
-
-def _widen_constants(model: Any) -> None:
-    """Tensors that are neither weights nor buffers have stayed behind."""
-    import torch
-
-    for module in model.modules():
-        for name, value in list(vars(module).items()):
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
-                setattr(module, name, value.double())
 
 
 def _leave_out_dropout(model: Any, graph: Any) -> None:
@@ -106,7 +96,7 @@ def record(model: Any, example: Any) -> Recorded:
     try:
         with floats_are_double():
             graph = sized_tracer(example).trace(model)
-        _widen_constants(model)
+        cast_attributes(model, torch.float64)
         traced = torch.fx.GraphModule(model, graph)
     except Exception as error:  # whatever the module does with what it is given
         if "instead found type 'Sized'" in str(error):

@@ -78,19 +78,23 @@ def copied(module: Any, example: tuple[Any, ...]) -> Any:
         return copy.deepcopy(module)
 
 
-def uncompiled(module: Any) -> Any:
-    """The module without torch.compile, which computes the same."""
+def uncompiled(module: Any, example: tuple[Any, ...]) -> Any:
+    """The module without torch.compile, which computes the same; where the module that it gives has
+    hooks of its own, that stays."""
 
     def original(each: Any) -> Any:
-        return each._orig_mod if type(each).__name__ == "OptimizedModule" else each
+        is_compiled = type(each).__module__.startswith("torch._dynamo.")
+        hooked = is_compiled and (each._forward_hooks or each._forward_pre_hooks)
+        return each._orig_mod if is_compiled and not hooked else each
 
     module = original(module)
     if all(original(each) is each for each in module.modules()):
         return module
-    module = copy.deepcopy(module)
+    with module_errors("cannot be copied"):
+        module = copied(module, example)
     for each in list(module.modules()):
-        for name, child in each.named_children():
-            setattr(each, name, original(child))
+        for name, child in list(each._modules.items()):
+            each._modules[name] = original(child)
     return module
 
 

@@ -30,6 +30,11 @@ def _read(path: pathlib.Path) -> Mapping[str, Any]:
     return loaded
 
 
+def _plain(name: str) -> str:
+    """As it is without torch.compile."""
+    return name.replace("_orig_mod.", "")
+
+
 def _some(names: list[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
@@ -73,11 +78,12 @@ def with_weights(
             kind = type(found).__name__
             raise ExportError(f"weights: expected a state_dict as {key!r}, got a {kind}")
     state = {
-        str(name)[len(prefix) :]: _tensor_of(str(name), value)
+        _plain(str(name)[len(prefix) :]): _tensor_of(str(name), value)
         for name, value in found.items()
         if str(name).startswith(prefix) and str(name) != prefix
     }
-    wanted = module.state_dict()
+    own = module.state_dict()
+    wanted = {_plain(name): value for name, value in own.items()}
     missing = [name for name in wanted if name not in state]
     strange = [name for name in state if name not in wanted]
     shapes = [
@@ -105,5 +111,5 @@ def with_weights(
         )
     with module_errors("does not take the weights"):
         loaded = copy.deepcopy(module)
-        loaded.load_state_dict(state)
+        loaded.load_state_dict({name: state[_plain(name)] for name in own})
     return loaded
