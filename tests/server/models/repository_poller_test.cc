@@ -31,6 +31,22 @@ class RepositoryPollerTest : public ModelStoreRig {
     const auto model = store_.Find(name, 0);
     return model.ok() ? (*model)->model.get() : nullptr;
   }
+  size_t NumFailures() const {
+    size_t failures = 0;
+    for (size_t at = 0; (at = log_.find("model_load_failed", at)) != std::string::npos; ++at)
+      ++failures;
+    return failures;
+  }
+  // Serves "a"; a load of "c" finds 10 bytes available, and 20 missing.
+  void LeaveNoRoomForC() {
+    Write("a", "1");
+    ASSERT_TRUE(store_.LoadAll().ok());
+    MemoryBudget budget(100);
+    ASSERT_TRUE(budget.Take(70).ok());
+    refusal_ = budget.Take(50);
+    engine_.available = 10;
+    Write("c", "1");
+  }
 
   RepositoryPoller poller_{repository_.path(), VersionPolicies(), store_};
 };
@@ -87,10 +103,7 @@ TEST_F(RepositoryPollerTest, OneThatFailsIsTriedAgainWhenItsFilesChange) {
   Write("a", "2", "torn");
   for (int look = 0; look < 5; ++look) poller_.Poll();
   EXPECT_EQ(Versions(), "a1 !a2 ");
-  size_t failures = 0;
-  for (size_t at = 0; (at = log_.find("model_load_failed", at)) != std::string::npos; ++at)
-    ++failures;
-  EXPECT_EQ(failures, 1u) << "it was tried once";
+  EXPECT_EQ(NumFailures(), 1u) << "it was tried once";
   Write("a", "2");
   poller_.Poll();
   poller_.Poll();
@@ -98,13 +111,7 @@ TEST_F(RepositoryPollerTest, OneThatFailsIsTriedAgainWhenItsFilesChange) {
 }
 
 TEST_F(RepositoryPollerTest, OneThatHadNoRoomIsTriedAgainOnceThereIsAsMuchAsWasMissing) {
-  Write("a", "1");
-  ASSERT_TRUE(store_.LoadAll().ok());
-  MemoryBudget budget(100);
-  ASSERT_TRUE(budget.Take(70).ok());
-  refusal_ = budget.Take(50);
-  engine_.available = 10;
-  Write("c", "1");
+  LeaveNoRoomForC();
   for (int look = 0; look < 5; ++look) poller_.Poll();
   EXPECT_EQ(Versions(), "a1 !c1 ");
   refusal_ = absl::OkStatus();
@@ -117,22 +124,11 @@ TEST_F(RepositoryPollerTest, OneThatHadNoRoomIsTriedAgainOnceThereIsAsMuchAsWasM
 }
 
 TEST_F(RepositoryPollerTest, ALittleMoreRoomIsTriedLessAndLessOften) {
-  Write("a", "1");
-  ASSERT_TRUE(store_.LoadAll().ok());
-  MemoryBudget budget(100);
-  ASSERT_TRUE(budget.Take(70).ok());
-  refusal_ = budget.Take(50);
-  engine_.available = 10;
-  Write("c", "1");
+  LeaveNoRoomForC();
   const auto tries = [&](int looks) {
     log_.clear();
-    for (int look = 0; look < looks; ++look) {
-      poller_.Poll();
-    }
-    size_t found = 0;
-    for (size_t at = 0; (at = log_.find("model_load_failed", at)) != std::string::npos; ++at)
-      ++found;
-    return found;
+    for (int look = 0; look < looks; ++look) poller_.Poll();
+    return NumFailures();
   };
   EXPECT_EQ(tries(100), 1u) << "nothing has changed";
   engine_.available = 11;
@@ -147,12 +143,7 @@ TEST_F(RepositoryPollerTest, ALittleMoreRoomIsTriedLessAndLessOften) {
 }
 
 TEST_F(RepositoryPollerTest, OneThatAnOperatorLoadedIsNotLoadedAgain) {
-  Write("a", "1");
-  ASSERT_TRUE(store_.LoadAll().ok());
-  MemoryBudget budget(100);
-  ASSERT_TRUE(budget.Take(70).ok());
-  refusal_ = budget.Take(50);
-  Write("c", "1");
+  LeaveNoRoomForC();
   for (int look = 0; look < 3; ++look) poller_.Poll();
   refusal_ = absl::OkStatus();
   ASSERT_TRUE(store_.Load("c", 1).ok());
