@@ -8,6 +8,7 @@ that. No GPU is needed: nvcc and nvdisasm are (nvidia-cuda-nvdisasm on PyPI).
 """
 
 import argparse
+import concurrent.futures
 import dataclasses
 import datetime
 import json
@@ -41,11 +42,14 @@ def find(name, given):
 
 
 class Kernels:
-    """Kernels of a source tree, compiled where they are first asked for."""
+    """Kernels of the files of a source tree that have one of these names."""
 
-    def __init__(self, sources, nvcc, nvdisasm, scratch):
+    def __init__(self, names, sources, nvcc, nvdisasm, scratch):
         self.sources, self.nvcc, self.nvdisasm, self.scratch = sources, nvcc, nvdisasm, scratch
-        self.read = {}  # .cu -> kernels
+        files = [source for source in sorted((sources / 'kernels/cuda').rglob('*.cu')) if source.name in names]
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            texts = pool.map(self._compile, files)
+            self.read = {file: sass.read_kernels(text) for file, text in zip(files, texts)}
 
     def _compile(self, source):
         cubin = self.scratch / (source.relative_to(self.sources).as_posix().replace('/', '_') + '.cubin')
@@ -53,19 +57,15 @@ class Kernels:
             say(f'compiling {source.relative_to(self.sources)}')
             subprocess.run([self.nvcc, *FLAGS, f'-I{self.sources}', str(source), '-o', str(cubin)],
                            check=True)
-        text = subprocess.run([self.nvdisasm, '-c', '-hex', '-gi', str(cubin)], check=True,
+        return subprocess.run([self.nvdisasm, '-c', '-hex', '-gi', str(cubin)], check=True,
                               capture_output=True, text=True).stdout
-        return sass.read_kernels(text)
 
     def find(self, names, part):
-        for source in sorted((self.sources / 'kernels/cuda').rglob('*.cu')):
-            if source.name not in names:
-                continue
-            if source not in self.read:
-                self.read[source] = self._compile(source)
-            for kernel in self.read[source]:
-                if part in kernel.name:
-                    return kernel
+        for source, kernels in self.read.items():
+            if source.name in names:
+                for kernel in kernels:
+                    if part in kernel.name:
+                        return kernel
         raise SystemExit(f'machine_model: workloads.py names a kernel {part} in {" or ".join(names)},'
                          ' and there is none')
 
@@ -211,7 +211,8 @@ def check(predictions, tables, version, path):
 
 
 def say(line):
-    print(line, file=sys.stderr, flush=True)
+    sys.stderr.write(f'{line}\n')  # in one piece: compilers run side by side
+    sys.stderr.flush()
 
 
 def main():
@@ -231,7 +232,8 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         if args.scratch:
             args.scratch.mkdir(parents=True, exist_ok=True)
-        kernels = Kernels(args.sources.resolve(), nvcc, nvdisasm, args.scratch or pathlib.Path(scratch))
+        names = {name for workload in workloads.WORKLOADS for launch in workload.launches for name in launch.sources}
+        kernels = Kernels(names, args.sources.resolve(), nvcc, nvdisasm, args.scratch or pathlib.Path(scratch))
         predictions = [(workload, *predict(workload, kernels)) for workload in workloads.WORKLOADS]
     tables = tables_of(predictions)
     if args.check:
