@@ -258,7 +258,8 @@ double MedianOf(const std::vector<Turn>& turns, const Figure& figure) {
   return Summarize(values).p50;
 }
 
-absl::StatusOr<std::vector<Turn>> TakeTurns(const Flags& flags, const Load& start, Overload* overload) {
+absl::StatusOr<std::vector<Turn>> TakeTurns(const Flags& flags, const Load& start,
+                                            Overload* overload) {
   std::vector<Turn> turns;
   Load before = start;
   for (int i = 0; i < flags.turns; ++i) {
@@ -274,7 +275,8 @@ absl::StatusOr<std::vector<Turn>> TakeTurns(const Flags& flags, const Load& star
     turns.push_back({before, *flood, *after, std::move(waits), std::move(refusals)});
     before = *after;
     const Turn& turn = turns.back();
-    absl::FPrintF(stderr, "%d requests in %.1f s: %d answered, %d refused; the "
+    absl::FPrintF(stderr,
+                  "%d requests in %.1f s: %d answered, %d refused; the "
                   "generator took %.3f processors; %.3f of the capacity\n",
                   flood->requests, flood->seconds, flood->ok, flood->refused(),
                   flood->generator_processors, turn.goodput_over_capacity());
@@ -316,10 +318,9 @@ absl::StatusOr<bool> Measure(const Flags& flags) {
                    flags.max_queue_seconds +
                        3 * MedianOf(*turns, [](const Turn& turn) { return turn.batch_seconds(); }),
                    true, "s");
-  verdicts.AddTime(
-      "goodput over capacity",
-      MedianOf(*turns, [](const Turn& turn) { return turn.goodput_over_capacity(); }),
-      0.95, false, "");
+  verdicts.AddTime("goodput over capacity",
+                   MedianOf(*turns, [](const Turn& turn) { return turn.goodput_over_capacity(); }),
+                   0.95, false, "");
   verdicts.AddTime("p99 of refusals", Summarize(refusals).p99, 0.05, true, "s");
   verdicts.Add("resident memory, peak over start",
                static_cast<double>(peak) / static_cast<double>(resident), 1.05, true, "");
