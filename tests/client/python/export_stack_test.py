@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from torch import nn
 import cards
 import hidden_stacks
 import installed
+import near_zero
 import odd_stacks
 import sized_stacks
 import tricky_stacks
@@ -29,7 +31,8 @@ installed.sources_on_path()
 import deeppcr  # noqa: E402
 
 SERVER = ''
-STACKS = {**odd_stacks.STACKS, **tricky_stacks.STACKS, **sized_stacks.STACKS, **hidden_stacks.STACKS}
+STACKS = {name: row for rows in (odd_stacks, tricky_stacks, sized_stacks, hidden_stacks, near_zero)
+          for name, row in rows.STACKS.items()}
 
 
 class ExportStackTest(unittest.TestCase):
@@ -138,6 +141,12 @@ class ExportStackTest(unittest.TestCase):
         wide = odd_stacks.Loop(outputs=4)
         with self.assertRaisesRegex(deeppcr.ExportError, r'of other shapes: last.weight \(\[4, 8\]'):
             self.export(module, example, 'other', weights=wide.state_dict())
+        state = trained.state_dict()
+        compiled = {f'_orig_mod.{key}': 2 * value for key, value in state.items()}
+        for several, problem in ((state | compiled, 'there with _orig_mod. and without: first.bias'),
+                                 ({key: value + 2j for key, value in state.items()}, 'complex: first.weight')):
+            with self.assertRaisesRegex(deeppcr.ExportError, problem):
+                self.export(module, example, 'other', weights=several)
         for wrong, problem in ((module, 'expected a state_dict or the path'), (7, 'got a int')):
             with self.assertRaisesRegex(deeppcr.ExportError, problem):
                 self.export(module, example, 'other', weights=wrong)
@@ -151,6 +160,24 @@ class ExportStackTest(unittest.TestCase):
         with self.assertRaisesRegex(deeppcr.ExportError, 'weights: .*checkpoint.pt'):
             self.export(module, example, 'other', weights=path)
         self.assertFalse((self.folder / 'other').exists())
+
+    def test_epsilons_of_double_are_none_of_the_server(self):
+        class Norm(nn.Module):
+            """As PyTorch 2 has it."""
+
+            def __init__(self, size, eps=None):
+                super().__init__()
+                self.eps = eps
+
+            def forward(self, x):
+                eps = self.eps or torch.finfo(x.dtype).eps
+                return x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps)
+
+        module, example = odd_stacks.STACKS['loop'][0]()
+        with unittest.mock.patch.object(nn, 'RMSNorm', getattr(nn, 'RMSNorm', Norm), create=True):
+            module = nn.Sequential(nn.RMSNorm(odd_stacks.INPUTS), module).double()
+            with self.assertRaisesRegex(deeppcr.ExportError, '0: RMSNorm without eps'):
+                self.export(module, example.double())
 
     def test_a_card_says_what_was_exported(self):
         module, example = odd_stacks.STACKS['loop'][0]()

@@ -19,6 +19,7 @@ import torch
 import cards
 import hidden_modules
 import installed
+import near_zero
 import odd_modules
 
 installed.sources_on_path()
@@ -32,6 +33,9 @@ SERVER = ''
 DDIM = {'_class_name': 'DDIMScheduler', 'num_train_timesteps': 1000, 'clip_sample': False}
 # What PyTorch 1.13's exporter fails on, and says itself.
 REFUSED_BY_OLD_EXPORTER = {'group_norm': 'list index out of range'}
+
+
+ALL_MODULES = {**odd_modules.MODULES, **hidden_modules.MODULES, **near_zero.MODULES}
 
 
 def is_old():
@@ -71,7 +75,7 @@ class ExportTest(unittest.TestCase):
 
     def test_odd_modules_are_exported_right_or_refused_by_name(self):
         exported = 0
-        for name, (make, refusal) in {**odd_modules.MODULES, **hidden_modules.MODULES}.items():
+        for name, (make, refusal) in ALL_MODULES.items():
             with self.subTest(name):
                 module, example = make()
                 if is_old() and name in REFUSED_BY_OLD_EXPORTER:

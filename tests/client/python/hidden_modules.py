@@ -153,10 +153,10 @@ def in_place(view):
 
 
 MODULES = {
-    'detached': (in_place(lambda h: h.detach()), DIFFERS),
-    'flattened': (in_place(lambda h: h.view(-1)), DIFFERS),
-    'narrowed': (in_place(lambda h: h.narrow(1, 0, 2)), DIFFERS),
-    'split': (in_place(lambda h: h.split(2, 1)[0]), DIFFERS),
+    'detached': (in_place(lambda h: h.detach()), 'in-place'),
+    'flattened': (in_place(lambda h: h.view(-1)), 'in-place'),
+    'narrowed': (in_place(lambda h: h.narrow(1, 0, 2)), 'in-place'),
+    'split': (in_place(lambda h: h.split(2, 1)[0]), 'in-place'),
     'tracing': (changed(lambda h: h if torch.jit.is_tracing() else h.clamp(-20, 20)), DIFFERS),
     'own_input': (changed(lambda h: h.mul_(0.5)), None),
     'batch_of_two': (changed(lambda h: -h if len(h) == 2 else h), 'batch of 2'),
@@ -164,8 +164,8 @@ MODULES = {
     'initialised': (lambda: with_time(Initialised()), 'after another input'),
     'logsigmoid': (lambda: with_time(LogSigmoid()), DIFFERS),
     'cached': (lambda: with_time(Cached()), None),
-    'condition_chunk': (of_condition(clipped_chunk), 'for conditions of size'),
-    'condition_view': (of_condition(clipped_view), 'for conditions of size'),
+    'condition_chunk': (of_condition(clipped_chunk), 'in-place'),
+    'condition_view': (of_condition(clipped_view), 'in-place'),
     'condition_tracing': (of_condition(lambda c: c if torch.jit.is_tracing() else c.clamp(-5, 5)),
                           'for conditions of size'),
     'condition_clipped': (of_condition(lambda c: c.clamp(-5, 5)), None),

@@ -209,7 +209,7 @@ STACKS = {
     'scripted': (loop(block=lambda layer, z: z + 0.1 * scripted_swish(layer(z))), 'a function is scripted'),
     'dead_column': (network(DeadColumn), None),
     'periodic': (lambda: (Periodic(outputs=1), torch.randn(1, INPUTS)), None),
-    'softmax_by_hand': (network(SoftmaxByHand), 'size 10'),
+    'softmax_by_hand': (network(SoftmaxByHand), 'in-place'),
     'small_rms': (network(SmallRms), None),
     'seeded': (network(Seeded), None),
     'compiled_with_a_hook': (compiled(with_a_hook), OTHERS),

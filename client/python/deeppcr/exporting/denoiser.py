@@ -19,18 +19,23 @@ import numpy as np
 from deeppcr.errors import DeepPcrError
 from deeppcr.exporting.answers import Answers, Predictions, Question
 from deeppcr.exporting.checking import check, check_far, compared, difference_of
-from deeppcr.exporting.network import OTHER_BATCHES, check_batch, check_samples_are_alone
+from deeppcr.exporting.network import (
+    FAR_SAMPLES,
+    OTHER_BATCHES,
+    check_batch,
+    check_samples_are_alone,
+    with_zeros,
+)
 from deeppcr.exporting.precision import in_double
 from deeppcr.exporting.report import Difference, ExportError
 from deeppcr.exporting.tracing import module_errors
 
 _CHECK_SAMPLES = 8
 _SIZES = [1.0, 3.0, 0.3]
-_FAR_SIZES = [1000.0, 30.0]
+_FAR_SIZES = [1000.0, 0.0, 30.0, 1e-3]
 _FAR_TIMES = 8
 _MOST_LABELS = 64
-_FAR_CONDITIONS = [10.0, 1000.0]
-_FAR_CONDITION_SAMPLES = 4  # of each size
+_FAR_CONDITIONS = [10.0, 1000.0, 1e-3, 1e-5, 0.0]
 # Errors of PyTorch at one time may be small by chance: those at times near it count too.
 _TIMES_NEAR = 2  # before it, and after it
 
@@ -162,7 +167,7 @@ def _is_finite(module: Denoiser, states: Any, time: float, condition: Any) -> bo
 def _far_states(
     module: Denoiser, states: Any, times: list[float], condition: Any
 ) -> list[tuple[float, float]]:
-    """(time, size) of large states, of the sizes for which the module has numbers."""
+    """(time, size) of large and small states, of the sizes for which the module has numbers."""
     chosen = [times[i] for i in np.linspace(0, len(times) - 1, _FAR_TIMES).round().astype(int)]
     sizes = [
         size
@@ -174,14 +179,18 @@ def _far_states(
 
 def _far_conditions(
     module: Denoiser, states: Any, condition: Any, asked: list[tuple[float, float]]
-) -> dict[float, Any]:
-    """Large conditions, by size, for which the module has numbers at (time, size of states)."""
+) -> dict[str, Any]:
+    """Large and small conditions and zeros, by what they are, for which the module has numbers at
+    (time, size of states)."""
     if condition is None or not condition.is_floating_point():
         return {}
+    some, states = condition[:FAR_SAMPLES], states[:FAR_SAMPLES]
+    far = {f" for conditions of size {size:g}": size * some for size in _FAR_CONDITIONS}
+    far[" for conditions with zeros"] = with_zeros(some)
     return {
-        size: size * condition[:_FAR_CONDITION_SAMPLES]
-        for size in _FAR_CONDITIONS
-        if all(_is_finite(module, z * states, time, size * condition) for time, z in asked)
+        what: each
+        for what, each in far.items()
+        if all(_is_finite(module, z * states, time, each) for time, z in asked)
     }
 
 
@@ -201,12 +210,12 @@ def _compared_labels(num_classes: int, null_class: int | None) -> list[int]:
     return sorted({*between.tolist(), *extra})
 
 
-def _groups(usual: int, far_conditions: dict[float, Any]) -> list[tuple[slice, str]]:
+def _groups(usual: int, far_conditions: dict[str, Any]) -> list[tuple[slice, str]]:
     """Rows that are compared together, and what their conditions are."""
     groups = [(slice(0, usual), "")]
-    for size, condition in far_conditions.items():
+    for what, condition in far_conditions.items():
         begin = groups[-1][0].stop
-        groups.append((slice(begin, begin + len(condition)), f" for conditions of size {size:g}"))
+        groups.append((slice(begin, begin + len(condition)), what))
     return groups
 
 
@@ -237,7 +246,7 @@ def compare_predictions(
     )
     if labels:
         condition = torch.tensor(labels)[torch.arange(len(states)) % len(labels)]
-    # Large states come first, as a decoder is given the last ones.
+    # These states come first, as a decoder is given the last ones.
     far = _far_states(module, states, times, condition)
     at = far + list(zip(times, np.resize(_SIZES, len(times)), strict=True))
     far_conditions = _far_conditions(module, states, condition, at)

@@ -58,6 +58,19 @@ def _forget_other_exports() -> None:
 os.register_at_fork(after_in_child=_forget_other_exports)
 
 
+def _check_epsilons(module: Any) -> None:
+    """Errors: ExportError where a module of double has the epsilon of double in it."""
+    import torch
+
+    kind = getattr(torch.nn, "RMSNorm", ())
+    for name, each in module.named_modules():
+        if isinstance(each, kind) and each.eps is None:
+            raise ExportError(
+                f"{name or 'the module'}: RMSNorm without eps takes that of double, and the "
+                "server computes in float32: give it one"
+            )
+
+
 def _in_float32(module: Any, example: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
     """A module of half or double precision and its example as the server computes them."""
     import torch
@@ -67,6 +80,8 @@ def _in_float32(module: Any, example: tuple[Any, ...]) -> tuple[Any, tuple[Any, 
     with module_errors("cannot be copied"):
         if any(each.device.type != "cpu" for each in weights):
             module = copied(module, example).cpu()
+        if torch.float64 in kinds:
+            _check_epsilons(module)
         if kinds - {torch.float32}:
             module = copied(module, example).float()
             cast_attributes(module, torch.float32)

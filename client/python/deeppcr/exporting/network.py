@@ -19,7 +19,8 @@ from deeppcr.exporting.tracing import module_errors
 _CHECK_SAMPLES = 8
 _MOST_MOVED = 1e-2
 _FAR_SIZES = [10.0, 100.0, 1e3, 1e6, 1e12]
-_FAR_SAMPLES = 4  # of each size
+_SMALL_SIZES = [1e-3, 1e-5, 0.0]
+FAR_SAMPLES = 4  # of each size
 # Where the module has no numbers for inputs that are so much larger, overflow is near: PyTorch may
 # still have numbers of what another order of operations has none of.
 _FAR_FROM_OVERFLOW = 1e3
@@ -69,28 +70,37 @@ def _random_inputs(example: Any, n: int) -> Any:
     return torch.randn(n, *example.shape[1:], generator=generator)
 
 
+def _check_sensitivity(module: Any, inputs: Any, whole: Any) -> None:
+    import torch
+
+    nudged = module(torch.nextafter(inputs, torch.full_like(inputs, torch.inf)))
+    moved = ((nudged - whole).abs().max() / whole.abs().max()).item()
+    if moved > _MOST_MOVED:
+        raise ExportError(
+            f"one rounding of its inputs changes the module's outputs by {moved:.1e}: one as "
+            "sensitive as that cannot be compared"
+        )
+
+
 def check_network(module: Any, example: Any) -> None:
     import torch
 
-    inputs = _random_inputs(example, 3)
+    def answers(inputs: Any) -> tuple[Any, Any]:
+        """Of a batch, and of its samples one by one."""
+        return module(inputs), torch.cat([module(row) for row in inputs.split(1)])
+
     with module_errors("does not take a batch of random inputs"):
-        whole = module(inputs)
-        nudged = module(torch.nextafter(inputs, torch.full_like(inputs, torch.inf)))
-        alone = torch.cat([module(row) for row in inputs.split(1)])
+        inputs = _random_inputs(example, 3)
+        whole, alone = answers(inputs)
         again = module(inputs)
-    if torch.equal(whole, again):
-        moved = ((nudged - whole).abs().max() / whole.abs().max()).item()
-        if moved > _MOST_MOVED:
-            raise ExportError(
-                f"one rounding of its inputs changes the module's outputs by {moved:.1e}: one as "
-                "sensitive as that cannot be compared"
-            )
-    check_samples_are_alone(whole, again, alone)
-    for n in OTHER_BATCHES:
-        inputs = _random_inputs(example, n)
-        with module_errors("does not take a batch of random inputs"):
-            whole, alone = module(inputs), torch.cat([module(row) for row in inputs.split(1)])
-        check_batch(whole, alone)
+        if torch.equal(whole, again):
+            _check_sensitivity(module, inputs, whole)
+        check_samples_are_alone(whole, again, alone)
+        for n in OTHER_BATCHES:
+            inputs = _random_inputs(example, n)
+            whole, alone = answers(inputs)
+            _check_sensitivity(module, inputs, whole)
+            check_batch(whole, alone)
 
 
 def _compared_inputs(example: Any, first: tuple[Any, Any] | None) -> dict[str, Any]:
@@ -130,17 +140,34 @@ def _own_and_exact(module: Any, inputs: Any) -> tuple[Any, Any, str]:
     return own, wide.reshape(len(inputs), -1).numpy(), "float64"
 
 
-def _far_inputs(module: Any, example: Any) -> dict[float, tuple[Any, Any, Any]]:
-    """Large inputs, by size, with what the module answers in float32 and double, where it does."""
+def with_zeros(rows: Any) -> Any:
+    """Rows [n, ..] with zeros in place of every other element, or of one of three."""
+    import torch
+
+    flat = rows.reshape(len(rows), -1).clone()
+    place = torch.arange(flat.shape[1])
+    for i, row in enumerate(flat):
+        row[place % (2 + i // 2 % 2) == i % 2] = 0
+    return flat.reshape(rows.shape)
+
+
+def _far_inputs(module: Any, example: Any) -> dict[str, tuple[Any, Any, Any]]:
+    """Large and small inputs and zeros, by what they are, with what the module answers in float32
+    and double, where it does."""
+    sizes = [*_FAR_SIZES, *_SMALL_SIZES]
+    rows = _random_inputs(example, (len(sizes) + 1) * FAR_SAMPLES).split(FAR_SAMPLES)
+    asked = {
+        f"{'large' if size > 1 else 'small'} inputs, of size {size:g},": size * of_size
+        for size, of_size in zip(sizes, rows, strict=False)
+    } | {"inputs with zeros": with_zeros(rows[-1])}
     found = {}
-    for i, size in enumerate(_FAR_SIZES):
-        inputs = size * _random_inputs(example, (i + 1) * _FAR_SAMPLES)[i * _FAR_SAMPLES :]
+    for what, inputs in asked.items():
         try:
             own, exact, _ = _own_and_exact(module, inputs)
         except Exception:  # whatever the module does with what is so large
-            return {}
+            continue
         if np.isfinite([own, exact]).all():
-            found[size] = inputs, own, exact
+            found[what] = inputs, own, exact
     return found
 
 
@@ -168,11 +195,12 @@ def compare_outputs(
         raise
     except DeepPcrError as error:
         raise ExportError(f"what the module answers the model does not: {error}") from error
-    for size, found in zip(far, outputs[len(groups) :], strict=True):
-        inputs, own, exact = far[size]
+    for (what, (inputs, own, exact)), found in zip(
+        far.items(), outputs[len(groups) :], strict=True
+    ):
         if not np.isfinite(found).all() and _overflow_is_near(module, inputs):
             continue
-        check_far(found, own, exact, f"outputs of large inputs, of size {size:g},")
+        check_far(found, own, exact, f"outputs of {what}")
     differences = []
     for (what, inputs), found in zip(groups.items(), outputs, strict=False):
         own, exact, reference = _own_and_exact(module, inputs)

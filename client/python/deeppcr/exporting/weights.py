@@ -82,6 +82,8 @@ def with_weights(
         for name, value in found.items()
         if str(name).startswith(prefix) and str(name) != prefix
     }
+    plain = [_plain(str(name)[len(prefix) :]) for name in found if str(name).startswith(prefix)]
+    twice = sorted({name for name in plain if plain.count(name) > 1})
     own = module.state_dict()
     wanted = {_plain(name): value for name, value in own.items()}
     missing = [name for name in wanted if name not in state]
@@ -91,12 +93,19 @@ def with_weights(
         for name in wanted
         if isinstance(state.get(name), torch.Tensor) and state[name].shape != wanted[name].shape
     ]
+    complex_ones = [
+        name
+        for name in wanted
+        if getattr(state.get(name), "is_complex", bool)() and not wanted[name].is_complex()
+    ]
     problems = [
         f"{what}: {_some(names)}"
         for what, names in (
             ("missing", missing),
             ("not of the module", strange),
             ("of other shapes", shapes),
+            ("there with _orig_mod. and without", twice),
+            ("complex", complex_ones),
         )
         if names
     ]
