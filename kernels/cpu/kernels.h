@@ -110,7 +110,8 @@ constexpr int64_t RetreatScratchFloats(int64_t width, int64_t samples, int64_t c
 
 // Outer products of vectors of several samples, summed one sample after another:
 //   matrix [rows, cols], row-major, += x_b y_b^T,  bias [rows] += x_b,  b = 0..samples-1,
-// x_b at x[b] + x_offset, y_b at y[b] + y_offset. matrix and bias may be null.
+// x_b at x[b] + x_offset, y_b at y[b] + y_offset, of any rows, cols >= 1 and samples >= 0. matrix
+// and bias may be null; they overlap neither one another nor any x or y.
 struct OuterArgs {
   int64_t samples, rows, cols;
   const float* const* x;

@@ -7,6 +7,7 @@
 #include "kernels/cpu/simd/rounding_source.h"
 #include "kernels/cpu/simd/slope_near.h"
 #include "kernels/cpu/stack/dense_kernels.h"
+#include "kernels/cpu/stack/outer_products.h"
 #include "kernels/cpu/stack/retreat.h"
 #include "kernels/iteration/pass.h"
 
@@ -21,8 +22,7 @@ DEEPPCR_INLINE void WriteTrajectories(const LayersView& layers, const float* sta
   const int64_t width = Width<W>(layers.width);
   for (int b = 0; b < B; ++b) {
     if (trajectories[b] == nullptr) continue;
-    float* to = trajectories[b] + l * layers.state_dim;
-    for (int64_t i = 0; i < layers.state_dim; ++i) to[i] = states[b * width + i];
+    CopyState<W>(layers, states + b * width, trajectories[b] + l * layers.state_dim);
   }
 }
 
@@ -143,8 +143,8 @@ int64_t AdvanceBy(const LayersView& layers, float* states, float* scratch, int32
 template <int W>
 int64_t Advance(const LayersView& layers, float* states, float* scratch, int32_t n, int64_t begin,
                 int64_t end, float* const* trajectories) {
-  const bool known = layers.residual && layers.activation == Activation::kRelu;
-  const auto advance = known ? &AdvanceBy<W, ReluResidualStep> : &AdvanceBy<W, StepRuleOfLayers>;
+  const auto advance = ReluResidualStep::Describes(layers) ? &AdvanceBy<W, ReluResidualStep>
+                                                           : &AdvanceBy<W, StepRuleOfLayers>;
   return advance(layers, states, scratch, n, begin, end, trajectories);
 }
 
@@ -185,7 +185,7 @@ struct Walker {
       if (slopes) {
         Vec<N> a[V];
         for (int v = 0; v < V; ++v) a[v] = x[v];
-        FinishSlope<W>(args.layers, first, a, slope);
+        FinishSlopes<W, 1, StepRuleOfLayers>(args.layers, first, a, slope);
         for (int v = 0; v < V; ++v) Store(pre_activation + first + v * N, x[v]);
       }
       FinishStep<W, 1, StepRuleOfLayers>(args.layers, first, state[0], x, state[1]);
@@ -513,47 +513,6 @@ inline void DifferentiateArray(Activation activation, float* x, int64_t count) {
     Differentiate(activation, v);
     Store(x + i, v[0]);
   }
-}
-
-// Rows [i, i + R) and columns [k, k + N), which stay in registers from sample to sample.
-template <int N, int R>
-DEEPPCR_INLINE void AddOuterBlock(const OuterArgs& args, int64_t i, int64_t k) {
-  float* const to = args.matrix + i * args.cols + k;
-  Vec<N> sum[R];
-  for (int r = 0; r < R; ++r) sum[r] = Load<N>(to + r * args.cols);
-  for (int64_t b = 0; b < args.samples; ++b) {
-    const float* x = args.x[b] + args.x_offset + i;
-    const Vec<N> y = Load<N>(args.y[b] + args.y_offset + k);
-    for (int r = 0; r < R; ++r) sum[r] = Fma(Broadcast<N>(x[r]), y, sum[r]);
-  }
-  for (int r = 0; r < R; ++r) Store(to + r * args.cols, sum[r]);
-}
-
-// Columns from k on, as far as whole vectors go; returns the first one that is left.
-template <int N>
-DEEPPCR_INLINE int64_t AddOuterColumns(const OuterArgs& args, int64_t k) {
-  constexpr int R = 8;
-  for (; k + N <= args.cols; k += N) {
-    int64_t i = 0;
-    for (; i + R <= args.rows; i += R) AddOuterBlock<N, R>(args, i, k);
-    for (; i < args.rows; ++i) AddOuterBlock<N, 1>(args, i, k);
-  }
-  return k;
-}
-
-inline void AddOuters(const OuterArgs& args) {
-  for (int64_t b = 0; b < args.samples && args.bias != nullptr; ++b)
-    for (int64_t i = 0; i < args.rows; ++i) args.bias[i] += args.x[b][args.x_offset + i];
-  if (args.matrix == nullptr) return;
-  int64_t k = AddOuterColumns<kNativeLanes>(args, 0);
-  if constexpr (kNativeLanes > 8) k = AddOuterColumns<8>(args, k);
-  if constexpr (kNativeLanes > 4) k = AddOuterColumns<4>(args, k);
-  for (; k < args.cols; ++k)
-    for (int64_t i = 0; i < args.rows; ++i)
-      for (int64_t b = 0; b < args.samples; ++b)
-        args.matrix[i * args.cols + k] =
-            __builtin_fmaf(args.x[b][args.x_offset + i], args.y[b][args.y_offset + k],
-                           args.matrix[i * args.cols + k]);
 }
 
 // Four sums of four lanes each, in one order for every width.

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "kernels/base/finite.h"
@@ -27,11 +28,18 @@ struct Elements {
   float *to, *first_to, *second_to;
 };
 
+// Moments of what gets no gradient any more would stay at the smallest floats for ever, as these
+// are rounded to themselves, and many processors take a hundred times as long for those below the
+// normal range.
+float Normal(float moment) {
+  return std::fabs(moment) < std::numeric_limits<float>::min() ? 0.0F : moment;
+}
+
 void UpdateSgd(const Elements e, float momentum, float decay, float rate) {
 #pragma GCC ivdep
   for (int64_t i = 0; i < e.count; ++i) {
     const float g = e.scale * e.gradient[i] + decay * e.from[i];
-    e.first_to[i] = momentum * e.first_from[i] + g;
+    e.first_to[i] = Normal(momentum * e.first_from[i] + g);
     e.to[i] = e.from[i] - rate * e.first_to[i];
   }
 }
@@ -41,18 +49,18 @@ struct AdamStep {
   float decay_of_gradient;  // adam
   float shrink;             // adamw: 1 - rate * weight_decay
   float rate;               // over the bias correction of the mean
-  float root;               // of the bias correction of the squares
+  float inverse_root;       // 1 over the root of the bias correction of the squares
 };
 
 void UpdateAdam(const Elements e, const AdamStep s) {
 #pragma GCC ivdep
   for (int64_t i = 0; i < e.count; ++i) {
     const float g = e.scale * e.gradient[i] + s.decay_of_gradient * e.from[i];
-    const float first = s.beta1 * e.first_from[i] + (1 - s.beta1) * g;
-    const float second = s.beta2 * e.second_from[i] + (1 - s.beta2) * g * g;
+    const float first = Normal(s.beta1 * e.first_from[i] + (1 - s.beta1) * g);
+    const float second = Normal(s.beta2 * e.second_from[i] + (1 - s.beta2) * g * g);
     e.first_to[i] = first;
     e.second_to[i] = second;
-    const float size = std::sqrt(second) / s.root + s.epsilon;
+    const float size = std::sqrt(second) * s.inverse_root + s.epsilon;
     e.to[i] = s.shrink * e.from[i] - s.rate * (first / size);
   }
 }
@@ -149,7 +157,8 @@ bool Optimizer::UpdatePart(std::span<const float> gradient, float scale, double 
                           .decay_of_gradient = decoupled ? 0 : weight_decay,
                           .shrink = NarrowToFloat(decoupled ? 1 - learning_rate * weight_decay : 1),
                           .rate = NarrowToFloat(learning_rate / (1 - std::pow(options_.beta1, t))),
-                          .root = static_cast<float>(std::sqrt(1 - std::pow(options_.beta2, t)))});
+                          .inverse_root =
+                              static_cast<float>(1 / std::sqrt(1 - std::pow(options_.beta2, t)))});
   }
   const auto finite = [&](const std::vector<float>& values) {
     return AllFinite(std::span(values).subspan(begin, end - begin));

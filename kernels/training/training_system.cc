@@ -61,6 +61,10 @@ absl::Status TrainingSystem::Prepare(std::span<const float> parameters,
   backend_ = std::move(selected.backends.front().backend);
   DEEPPCR_ASSIGN_OR_RETURN(system_, backend_->NewSystem(spec, {.backward = true}));
   const bool parallel = backward_.way == BackwardWay::kParallel;
+  if (!parallel && pool_.num_threads() == 1 && !backend_->on_gpu()) {
+    DEEPPCR_ASSIGN_OR_RETURN(blocked_, BlockedPasses::Create(*system_, shape_, kSamplesTogether));
+    return absl::OkStatus();
+  }
   const int64_t interval = std::max<int64_t>(1, forward_.shooting_interval);
   const SpaceLimits limits = {.min_shooting_interval = interval, .iterative = parallel};
   if (system_->SpaceBytes(limits) > kMaxWorkspaceBytes)
@@ -80,8 +84,10 @@ absl::Status TrainingSystem::Prepare(std::span<const float> parameters,
 
 int64_t TrainingSystem::memory_bytes() const {
   const size_t floats = states_.size() + deltas_.size() + encode_deltas_.size();
-  return static_cast<int64_t>(floats * sizeof(float)) + system_->memory_bytes() +
-         runner_->memory_bytes() + backward_runner_->memory_bytes();
+  const int64_t of_passes = blocked_ != nullptr
+                                ? blocked_->memory_bytes()
+                                : runner_->memory_bytes() + backward_runner_->memory_bytes();
+  return static_cast<int64_t>(floats * sizeof(float)) + system_->memory_bytes() + of_passes;
 }
 
 template <class Work>
@@ -112,6 +118,8 @@ absl::Status TrainingSystem::Forward(std::span<const float> inputs, std::span<co
                                      std::span<float> outputs, ForwardCounts* counts) {
   inputs_ = inputs;
   n_ = std::ssize(outputs) / shape_.output_dim;
+  if (blocked_ != nullptr)
+    return blocked_->Forward({.num_samples = n_, .inputs = inputs}, token_, states_, outputs);
   RunItem item = {
       .samples = {.num_samples = n_, .inputs = inputs, .initial_states = guesses},
       .outputs = outputs,
@@ -130,6 +138,31 @@ absl::Status TrainingSystem::Forward(std::span<const float> inputs, std::span<co
 
 absl::StatusOr<bool> TrainingSystem::Backward(std::span<const float> of_outputs,
                                               std::span<float> gradients) {
+  const int64_t dim = shape_.state_dim, steps = shape_.num_steps;
+  for (int64_t b = 0; b < n_; ++b)
+    samples_[b] = {.inputs = inputs_.data() + b * shape_.input_dim,
+                   .states = states_.data() + b * (steps + 1) * dim,
+                   .deltas = deltas_.data() + b * steps * dim,
+                   .encode_delta = encode_deltas_.data() + b * dim,
+                   // The output layer has no activation: the cotangents of the outputs are those of
+                   // its pre-activations.
+                   .decode_delta = of_outputs.data() + b * shape_.output_dim};
+  const std::span<const ParameterSample> samples = std::span(samples_).first(n_);
+  const ParameterSums sums = layout_.SumsOf(gradients);
+  if (blocked_ == nullptr) {
+    DEEPPCR_ASSIGN_OR_RETURN(const bool finite, FormDeltas(of_outputs));
+    if (finite) DEEPPCR_RETURN_IF_ERROR(AddGradients(samples, sums));
+    if (finite) return true;
+  } else {
+    DEEPPCR_ASSIGN_OR_RETURN(const bool finite,
+                             blocked_->Backward(samples, deltas_, encode_deltas_, sums));
+    if (finite) return true;
+  }
+  std::ranges::fill(gradients, 0.0F);
+  return false;
+}
+
+absl::StatusOr<bool> TrainingSystem::FormDeltas(std::span<const float> of_outputs) {
   const int64_t dim = shape_.state_dim;
   BackwardItem item = {.samples = {.num_samples = n_, .inputs = inputs_},
                        .states = std::span(states_).first(n_ * (shape_.num_steps + 1) * dim),
@@ -140,25 +173,13 @@ absl::StatusOr<bool> TrainingSystem::Backward(std::span<const float> of_outputs,
                        .token = token_};
   DEEPPCR_RETURN_IF_ERROR(backward_runner_->Run(backward_, {&item, 1}));
   DEEPPCR_RETURN_IF_ERROR(CheckStopped());
-  for (const BackwardReport& report : item.reports)
-    if (report.termination != Termination::kDirect) return false;
-  DEEPPCR_RETURN_IF_ERROR(AddGradients(of_outputs, gradients));
-  return true;
+  return std::ranges::all_of(item.reports, [](const BackwardReport& report) {
+    return report.termination == Termination::kDirect;
+  });
 }
 
-// The output layer has no activation: the cotangents of the outputs are those of its
-// pre-activations.
-absl::Status TrainingSystem::AddGradients(std::span<const float> of_outputs,
-                                          std::span<float> gradients) {
-  const int64_t dim = shape_.state_dim, steps = shape_.num_steps;
-  for (int64_t b = 0; b < n_; ++b)
-    samples_[b] = {.inputs = inputs_.data() + b * shape_.input_dim,
-                   .states = states_.data() + b * (steps + 1) * dim,
-                   .deltas = deltas_.data() + b * steps * dim,
-                   .encode_delta = encode_deltas_.data() + b * dim,
-                   .decode_delta = of_outputs.data() + b * shape_.output_dim};
-  const ParameterSums sums = layout_.SumsOf(gradients);
-  const std::span<const ParameterSample> samples = std::span(samples_).first(n_);
+absl::Status TrainingSystem::AddGradients(std::span<const ParameterSample> samples,
+                                          const ParameterSums& sums) {
   return OverLayers([&](int64_t begin, int64_t end) {
     DEEPPCR_RETURN_IF_ERROR(CheckStopped());
     return system_->AddParameterGradients(samples, begin, end, sums);

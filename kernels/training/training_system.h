@@ -17,6 +17,7 @@
 #include "kernels/base/thread_pool.h"
 #include "kernels/solver/backward_runner.h"
 #include "kernels/solver/runner.h"
+#include "kernels/training/blocked_passes.h"
 #include "kernels/training/parameters.h"
 
 namespace deeppcr::training {
@@ -37,8 +38,11 @@ class TrainingSystem {
   // Samples that go through forward and backward together, at most: their states are what is kept
   // in memory, and more samples take their turns.
   static constexpr int64_t kSamplesTogether = 64;
-  // The number that is fastest here. A thread alone finds the states of a few in its cache.
-  int64_t samples_together() const { return pool_.num_threads() == 1 ? 8 : kSamplesTogether; }
+  // The number that is fastest here. Where one thread takes samples through all layers, it finds
+  // the states of a few in its cache.
+  int64_t samples_together() const {
+    return blocked_ == nullptr && pool_.num_threads() == 1 ? 8 : kSamplesTogether;
+  }
 
   // `parameters` are those to begin with. Errors: as SelectBackends and Backend::NewSystem;
   // kResourceExhausted; kUnimplemented where the backend has no gradients of parameters.
@@ -74,14 +78,16 @@ class TrainingSystem {
   }
   // Adds to gradients [layout.size()] what the samples of the last Forward give, whose outputs have
   // the cotangents [n, output_dim]: one sample after another, whatever the number of threads. False
-  // if a cotangent overflowed, and nothing is added then.
+  // if a cotangent overflowed; the gradients are zeros then.
   absl::StatusOr<bool> Backward(std::span<const float> of_outputs, std::span<float> gradients);
 
  private:
   TrainingSystem(const ParameterLayout& layout, const SystemOptions& options);
 
   absl::Status Prepare(std::span<const float> parameters, const SystemOptions& options);
-  absl::Status AddGradients(std::span<const float> of_outputs, std::span<float> gradients);
+  // Fills deltas_ and encode_deltas_; false if one is not finite.
+  absl::StatusOr<bool> FormDeltas(std::span<const float> of_outputs);
+  absl::Status AddGradients(std::span<const ParameterSample> samples, const ParameterSums& sums);
   // Calls work(begin, end) for pieces of the layers, on all threads. Errors: the last one.
   template <class Work>
   absl::Status OverLayers(const Work& work);
@@ -96,6 +102,8 @@ class TrainingSystem {
   BackwardOptions backward_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<System> system_;
+  // The sequential way of one thread; else null, and the runners below are not.
+  std::unique_ptr<BlockedPasses> blocked_;
   std::unique_ptr<Runner> runner_;
   std::unique_ptr<BackwardRunner> backward_runner_;
   // Of the last Forward.

@@ -44,6 +44,19 @@ DEEPPCR_INLINE int64_t Width(int64_t width) {
   return W == 0 ? width : W;
 }
 
+// Copies a state of D floats; one of `from` and `to` may have W. What pads is neither read nor
+// written.
+template <int W>
+DEEPPCR_INLINE void CopyState(const LayersView& layers, const float* from, float* to) {
+  constexpr int N = Shape<W>::kLanes;
+  const int64_t width = Width<W>(layers.width);
+  if (layers.state_dim == width) {
+    for (int64_t at = 0; at < width; at += N) Store(to + at, Load<N>(from + at));
+  } else {
+    for (int64_t i = 0; i < layers.state_dim; ++i) to[i] = from[i];
+  }
+}
+
 // Adds partial sums, always in this order: part of the definition of the primal step's bits.
 template <int A, int V, int N>
 DEEPPCR_INLINE void AddPartials(const Vec<N> (&sum)[A][V], Vec<N>* out) {
@@ -158,6 +171,10 @@ struct StepRuleOfLayers {
   static DEEPPCR_INLINE void Activate(const LayersView& layers, Vec<N> (&x)[M]) {
     DEEPPCR_CPU_ISA::Activate(layers.activation, x);
   }
+  template <int M, int N>
+  static DEEPPCR_INLINE void Differentiate(const LayersView& layers, Vec<N> (&x)[M]) {
+    DEEPPCR_CPU_ISA::Differentiate(layers.activation, x);
+  }
   static DEEPPCR_INLINE bool Residual(const LayersView& layers) { return layers.residual; }
   // Two groups of four of two vectors each leave the weights sooner than a group of eight does
   // (measured on Zen 4: 6.7 ns against 7.9 for a step of a sample).
@@ -169,9 +186,16 @@ struct StepRuleOfLayers {
 // z + scale relu(a), known at compile time: the steps of deep ResNets. Eight samples in two fours,
 // one of which computes while the other's states are on their way from a store to a load.
 struct ReluResidualStep {
+  static DEEPPCR_INLINE bool Describes(const LayersView& layers) {
+    return layers.residual && layers.activation == Activation::kRelu;
+  }
   template <int M, int N>
   static DEEPPCR_INLINE void Activate(const LayersView&, Vec<N> (&x)[M]) {
     DEEPPCR_CPU_ISA::Activate(Activation::kRelu, x);
+  }
+  template <int M, int N>
+  static DEEPPCR_INLINE void Differentiate(const LayersView&, Vec<N> (&x)[M]) {
+    DEEPPCR_CPU_ISA::Differentiate(Activation::kRelu, x);
   }
   static DEEPPCR_INLINE bool Residual(const LayersView&) { return true; }
   template <int W>
@@ -196,15 +220,22 @@ DEEPPCR_INLINE void FinishStep(const LayersView& layers, int64_t first, const fl
   }
 }
 
-// dz_l/da of the branch: scale * act'(a), zero in the padding.
-template <int W>
-DEEPPCR_INLINE void FinishSlope(const LayersView& layers, int64_t first,
-                                Vec<Shape<W>::kLanes> (&x)[Shape<W>::kVectors], float* slope) {
+// dz_l/da of the branch for B samples: scale * act'(a), zero in the padding. x, one sample after
+// another, is lost.
+//   slopes [B, W]
+template <int W, int B, class Rule>
+DEEPPCR_INLINE void FinishSlopes(const LayersView& layers, int64_t first,
+                                 Vec<Shape<W>::kLanes> (&x)[B * Shape<W>::kVectors],
+                                 float* slopes) {
   constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors;
-  Differentiate(layers.activation, x);
-  const Vec<N> scale = Broadcast<N>(layers.residual ? layers.scale : 1.0F);
-  for (int v = 0; v < V; ++v)
-    Store(slope + first + v * N, And(scale * x[v], Load<N>(layers.lane_mask + first + v * N)));
+  const int64_t width = Width<W>(layers.width);
+  Rule::Differentiate(layers, x);
+  const Vec<N> scale = Broadcast<N>(Rule::Residual(layers) ? layers.scale : 1.0F);
+#pragma GCC unroll 16
+  for (int i = 0; i < B * V; ++i) {
+    const int64_t lane = first + i % V * N;
+    Store(slopes + i / V * width + lane, And(scale * x[i], Load<N>(layers.lane_mask + lane)));
+  }
 }
 
 // out_j = finish(j, offset, M in_j) for `count` columns; finish combines the product with the terms

@@ -14,7 +14,8 @@
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
-template <int W>
+// Rule: what the steps do after their pre-activations, as in dense_kernels.h.
+template <int W, class Rule>
 class Retreater {
  public:
   explicit Retreater(const RetreatArgs& args)
@@ -50,48 +51,48 @@ class Retreater {
   // addresses of all elements kept on the stack.
   DEEPPCR_INLINE int64_t width() const { return Width<W>(args_.layers.width); }
 
-  // Copies D floats.
-  DEEPPCR_INLINE void Copy(const float* from, float* to) const {
-    const int64_t dim = args_.layers.state_dim;
-    if (dim == width()) {
-      for (int64_t at = 0; at < width(); at += N) Store(to + at, Load<N>(from + at));
-    } else {
-      for (int64_t i = 0; i < dim; ++i) to[i] = from[i];
-    }
-  }
-
-  // The states that enter layers [begin, end), padded: [layers, samples, W].
+  // The states that enter layers [begin, end), padded: [layers, samples, W]. Those of the layers
+  // before are sent for: they come from further away than the next call of this takes to begin.
   DEEPPCR_INLINE void TakeStates(int64_t begin, int64_t end) {
+    constexpr int64_t kLine = 64 / sizeof(float);
     const int64_t dim = args_.layers.state_dim;
     for (int64_t l = begin; l < end; ++l) {
       for (int64_t b = 0; b < args_.samples; ++b) {
+        const float* from = args_.states[b] + l * dim;
+        for (int64_t at = 0; at < dim && begin > 0; at += kLine)
+          __builtin_prefetch(from - kSlopesAhead * dim + at);
         float* to = states_ + ((l - begin) * args_.samples + b) * width();
-        Copy(args_.states[b] + l * dim, to);
+        CopyState<W>(args_.layers, from, to);
         for (int64_t i = dim; i < width(); ++i) to[i] = 0.0F;
       }
     }
   }
 
   template <int B>
-  DEEPPCR_INLINE void SlopesOfSamples(int64_t l, const float* in, float* slopes) {
+  DEEPPCR_INLINE void SlopesOfSamples(const LayersView& layer, const float* in, float* slopes) {
     for (int64_t first = 0; first < width(); first += V * N) {
       Vec<N> x[B * V];
-      PreActivation<W, B>(args_.layers, l, first, in, x);
-      for (int b = 0; b < B; ++b) {
-        Vec<N> a[V];
-        for (int v = 0; v < V; ++v) a[v] = x[b * V + v];
-        FinishSlope<W>(args_.layers, first, a, slopes + b * width());
-      }
+      PreActivation<W, B>(layer, 0, first, in, x);
+      FinishSlopes<W, B, Rule>(layer, first, x, slopes);
     }
   }
   DEEPPCR_INLINE void SlopesOf(int64_t l, int64_t at) {
     constexpr int B = Shape<W>::kSharing;
-    const float* in = states_ + at * args_.samples * width();
-    float* out = slopes_ + at * args_.samples * width();
+    const LayersView layer = LayerAlone(l);
+    const int64_t samples = args_.samples;
+    const float* in = states_ + at * samples * width();
+    float* out = slopes_ + at * samples * width();
     int64_t b = 0;
-    for (; b + B <= args_.samples; b += B)
-      SlopesOfSamples<B>(l, in + b * width(), out + b * width());
-    for (; b < args_.samples; ++b) SlopesOfSamples<1>(l, in + b * width(), out + b * width());
+    for (; b + B <= samples; b += B) SlopesOfSamples<B>(layer, in + b * width(), out + b * width());
+    for (; b < samples; ++b) SlopesOfSamples<1>(layer, in + b * width(), out + b * width());
+  }
+
+  // A layer as the first one of a view of its own, which the compiler knows that no store changes.
+  DEEPPCR_INLINE LayersView LayerAlone(int64_t l) const {
+    LayersView view = args_.layers;
+    view.weights += l * width() * width();
+    view.biases += l * width();
+    return view;
   }
 
   // The transposed layer as a layer of its own, without a bias.
@@ -111,26 +112,26 @@ class Retreater {
 #pragma GCC unroll 16
       for (int i = 0; i < B * V; ++i) {
         float* to = g + i / V * width() + first + i % V * N;
-        Store(to, args_.layers.residual ? Load<N>(to) + x[i] : x[i]);
+        Store(to, Rule::Residual(args_.layers) ? Load<N>(to) + x[i] : x[i]);
       }
     }
   }
 
   DEEPPCR_INLINE void Back(int64_t l, const float* slopes) {
-    for (int64_t b = 0; b < args_.samples; ++b) {
+    float *const g = args_.g, *const deltas = deltas_;
+    const int64_t samples = args_.samples, columns = args_.columns;
+    for (int64_t b = 0; b < samples; ++b) {
       const float* slope = slopes + b * width();
-      for (int64_t r = b * args_.columns; r < (b + 1) * args_.columns; ++r)
+      for (int64_t r = b * columns; r < (b + 1) * columns; ++r)
         for (int64_t at = 0; at < width(); at += N)
-          Store(deltas_ + r * width() + at,
-                Load<N>(slope + at) * Load<N>(args_.g + r * width() + at));
+          Store(deltas + r * width() + at, Load<N>(slope + at) * Load<N>(g + r * width() + at));
     }
     GiveDeltas(l);
     constexpr int B = Shape<W>::kSharing;
     const LayersView transposed = Transposed(l);
     int64_t r = 0;
-    for (; r + B <= rows_; r += B)
-      Multiply<B>(transposed, deltas_ + r * width(), args_.g + r * width());
-    for (; r < rows_; ++r) Multiply<1>(transposed, deltas_ + r * width(), args_.g + r * width());
+    for (; r + B <= rows_; r += B) Multiply<B>(transposed, deltas + r * width(), g + r * width());
+    for (; r < rows_; ++r) Multiply<1>(transposed, deltas + r * width(), g + r * width());
   }
 
   // One cotangent, which stays in registers from layer to layer, with the same bits.
@@ -145,17 +146,20 @@ class Retreater {
       }
       GiveDeltas(l);
       PreActivationInRegisters<W>(Transposed(l), 0, deltas_, delta, x);
-      for (int v = 0; v < V; ++v) g[v] = args_.layers.residual ? g[v] + x[v] : x[v];
+      for (int v = 0; v < V; ++v) g[v] = Rule::Residual(args_.layers) ? g[v] + x[v] : x[v];
     }
     for (int v = 0; v < V; ++v) Store(args_.g + v * N, g[v]);
   }
 
   DEEPPCR_INLINE void GiveDeltas(int64_t l) {
-    if (args_.deltas == nullptr) return;
-    const int64_t dim = args_.layers.state_dim;
-    for (int64_t b = 0; b < args_.samples; ++b) {
-      if (args_.deltas[b] == nullptr) continue;
-      Copy(deltas_ + b * width(), args_.deltas[b] + l * dim);
+    float* const* const given = args_.deltas;
+    if (given == nullptr) return;
+    const LayersView layers = args_.layers;
+    const float* deltas = deltas_;
+    const int64_t samples = args_.samples;
+    for (int64_t b = 0; b < samples; ++b) {
+      if (given[b] == nullptr) continue;
+      CopyState<W>(layers, deltas + b * width(), given[b] + l * layers.state_dim);
     }
   }
 
@@ -166,7 +170,8 @@ class Retreater {
 
 template <int W>
 int64_t Retreat(const RetreatArgs& args) {
-  return Retreater<W>(args).Run();
+  return ReluResidualStep::Describes(args.layers) ? Retreater<W, ReluResidualStep>(args).Run()
+                                                  : Retreater<W, StepRuleOfLayers>(args).Run();
 }
 
 }  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA

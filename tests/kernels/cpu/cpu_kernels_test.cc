@@ -115,16 +115,6 @@ TEST_P(CpuStepsTest, AdvanceEqualsTheReferenceStepByStep) {
   }
 }
 
-// Steps that are known at compile time (residual and relu), and others.
-struct StepKind {
-  bool residual;
-  Activation activation;
-};
-constexpr StepKind kStepKinds[] = {{true, Activation::kRelu},
-                                   {false, Activation::kRelu},
-                                   {true, Activation::kSilu},
-                                   {false, Activation::kGelu}};
-
 // Values that are zero, infinite or none, each in a sample of its own.
 void MakeSomeSpecial(AlignedBuffer<float>* rows, int64_t dim, int64_t width) {
   constexpr float kSpecial[] = {-0.0F, std::numeric_limits<float>::infinity(),

@@ -47,6 +47,16 @@ inline double Largest(const Vector& a) {
   return largest;
 }
 
+// Steps that are known at compile time (residual and relu), and others.
+struct StepKind {
+  bool residual;
+  Activation activation;
+};
+inline constexpr StepKind kStepKinds[] = {{true, Activation::kRelu},
+                                          {false, Activation::kRelu},
+                                          {true, Activation::kSilu},
+                                          {false, Activation::kGelu}};
+
 class CpuKernelsTest : public ::testing::TestWithParam<std::tuple<size_t, int64_t>> {
  protected:
   CpuKernelsTest()

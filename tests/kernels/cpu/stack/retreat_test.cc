@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cotangents of stacks compared with products of the Jacobians in double, and bits that must agree.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "kernels/reference/reference_ops.h"
+#include "tests/kernels/cpu/kernels_fixture.h"
+
+namespace deeppcr::testing {
+namespace {
+
+constexpr int64_t kSteps = 2 * cpu::kSlopesAhead + 3;
+
+// What the kernel gives for some samples: cotangents [samples, columns, W], and deltas [L, D] of
+// each sample.
+struct Retreated {
+  AlignedBuffer<float> g;
+  std::vector<std::vector<float>> deltas;
+};
+
+class RetreatTest : public CpuKernelsTest {
+ protected:
+  // A stack, its states from random inputs, and where they are.
+  void Solve(const StepKind& kind, int64_t samples) {
+    system_.emplace(NewSystem(kSteps, kind.residual, kind.activation));
+    layers_ = std::make_unique<PackedLayers>(system_->spec());
+    const cpu::LayersView& view = layers_->view();
+    transposed_ = AlignedBuffer<float>(kSteps * width_ * width_);
+    for (int64_t l = 0; l < kSteps; ++l)
+      for (int64_t i = 0; i < dim_; ++i)
+        for (int64_t k = 0; k < dim_; ++k)
+          transposed_[(l * width_ + i) * width_ + k] = view.weights[(l * width_ + k) * width_ + i];
+    const AlignedBuffer<float> inputs = RandomRows(samples);
+    AlignedBuffer<float> state(width_), scratch(cpu::kSequentialGroup * width_);
+    states_.assign(samples, std::vector<float>((kSteps + 1) * dim_));
+    for (int64_t b = 0; b < samples; ++b) {
+      std::copy_n(inputs.data() + b * width_, width_, state.data());
+      std::copy_n(state.data(), dim_, states_[b].data());
+      float* trajectory = states_[b].data();
+      kernels_.advance(view, state.data(), scratch.data(), 1, 0, kSteps, &trajectory);
+    }
+  }
+
+  // Takes the cotangents g of samples from `first` on through steps (begin, end], of which the
+  // deltas of every third sample are not wanted.
+  void Take(int64_t first, int64_t samples, int64_t columns, int64_t begin, int64_t end,
+            Retreated* out) {
+    std::vector<const float*> states;
+    std::vector<float*> deltas;
+    for (int64_t b = 0; b < samples; ++b) {
+      states.push_back(states_[first + b].data());
+      deltas.push_back((first + b) % 3 == 1 ? nullptr : out->deltas[first + b].data());
+    }
+    const AlignedBuffer<float> zeros(width_);
+    AlignedBuffer<float> scratch(cpu::RetreatScratchFloats(width_, samples, columns));
+    kernels_.retreat({.layers = layers_->view(),
+                      .transposed = transposed_.data(),
+                      .zeros = zeros.data(),
+                      .begin = begin,
+                      .end = end,
+                      .samples = samples,
+                      .columns = columns,
+                      .states = states.data(),
+                      .g = out->g.data() + first * columns * width_,
+                      .deltas = columns == 1 ? deltas.data() : nullptr,
+                      .scratch = scratch.data()});
+  }
+
+  Retreated Begin(const AlignedBuffer<float>& g, int64_t samples) const {
+    Retreated begun = {AlignedBuffer<float>(g.size()), {}};
+    std::copy_n(g.data(), g.size(), begun.g.data());
+    begun.deltas.assign(samples, std::vector<float>(kSteps * dim_));
+    return begun;
+  }
+
+  std::optional<RandomSystem> system_;
+  std::unique_ptr<PackedLayers> layers_;
+  AlignedBuffer<float> transposed_;
+  std::vector<std::vector<float>> states_;
+};
+
+TEST_P(RetreatTest, ManySamplesAreOneByOneAndPiecesAreTheWhole) {
+  for (const StepKind& kind : kStepKinds) {
+    for (const int64_t samples : {1, 3, 8, 9}) {
+      for (const int64_t columns : {1, 3}) {
+        Solve(kind, samples);
+        const AlignedBuffer<float> g = RandomRows(samples * columns);
+        Retreated together = Begin(g, samples), alone = Begin(g, samples);
+        Take(0, samples, columns, 0, kSteps, &together);
+        for (int64_t b = 0; b < samples; ++b) {
+          Take(b, 1, columns, 11, kSteps, &alone);
+          Take(b, 1, columns, 10, 11, &alone);
+          Take(b, 1, columns, 0, 10, &alone);
+        }
+        ASSERT_TRUE(SameBits(together.g.data(), alone.g.data(), samples * columns * width_))
+            << samples << " samples, " << columns << " columns";
+        ASSERT_EQ(together.deltas, alone.deltas);
+        ExpectPaddingZero(together.g.data(), samples * columns, "g");
+      }
+    }
+  }
+}
+
+TEST_P(RetreatTest, CotangentsAreProductsOfTheTransposedJacobians) {
+  for (const StepKind& kind : kStepKinds) {
+    Solve(kind, 3);
+    const AlignedBuffer<float> g = RandomRows(3);
+    Retreated got = Begin(g, 3);
+    Take(0, 3, 1, 0, kSteps, &got);
+    for (int64_t b = 0; b < 3; ++b) {
+      Vector want = Doubles(g.data() + b * width_, dim_);
+      for (int64_t l = kSteps; l >= 1; --l) {
+        const Vector jacobian = reference::StepJacobian(
+            system_->spec(), l, Doubles(states_[b].data() + (l - 1) * dim_, dim_));
+        Vector next(dim_);
+        for (int64_t i = 0; i < dim_; ++i)
+          for (int64_t k = 0; k < dim_; ++k) next[k] += jacobian[i * dim_ + k] * want[i];
+        want = next;
+      }
+      // Rounding was measured below 5e-6 of the largest; a wrong index or side shows as order one.
+      for (int64_t k = 0; k < dim_; ++k)
+        ASSERT_NEAR(got.g[b * width_ + k], want[k], 2e-5 * Largest(want)) << "sample " << b;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(InstructionSets, RetreatTest, KernelsCases(), KernelsCaseName);
+
+}  // namespace
+}  // namespace deeppcr::testing
