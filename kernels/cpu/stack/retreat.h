@@ -88,19 +88,25 @@ class Retreater {
   }
 
   // A layer as the first one of a view of its own, which the compiler knows that no store changes.
-  DEEPPCR_INLINE LayersView LayerAlone(int64_t l) const {
-    LayersView view = args_.layers;
-    view.weights += l * width() * width();
-    view.biases += l * width();
-    return view;
+  // Field by field: GCC 12 would keep a copy of the whole on the stack.
+  DEEPPCR_INLINE LayersView LayerOf(const float* weights, const float* biases) const {
+    return {.num_steps = args_.layers.num_steps,
+            .state_dim = args_.layers.state_dim,
+            .width = args_.layers.width,
+            .weights = weights,
+            .biases = biases,
+            .lane_mask = args_.layers.lane_mask,
+            .probe_seeds = args_.layers.probe_seeds,
+            .scale = args_.layers.scale,
+            .residual = args_.layers.residual,
+            .activation = args_.layers.activation};
   }
-
-  // The transposed layer as a layer of its own, without a bias.
+  DEEPPCR_INLINE LayersView LayerAlone(int64_t l) const {
+    return LayerOf(args_.layers.weights + l * width() * width(), args_.layers.biases + l * width());
+  }
+  // The transposed layer, without a bias.
   DEEPPCR_INLINE LayersView Transposed(int64_t l) const {
-    LayersView view = args_.layers;
-    view.weights = args_.transposed + l * width() * width();
-    view.biases = args_.zeros;
-    return view;
+    return LayerOf(args_.transposed + l * width() * width(), args_.zeros);
   }
 
   // g [B, W] from deltas [B, W].
@@ -154,12 +160,12 @@ class Retreater {
   DEEPPCR_INLINE void GiveDeltas(int64_t l) {
     float* const* const given = args_.deltas;
     if (given == nullptr) return;
-    const LayersView layers = args_.layers;
+    const LayersView layer = LayerAlone(l);
     const float* deltas = deltas_;
     const int64_t samples = args_.samples;
     for (int64_t b = 0; b < samples; ++b) {
       if (given[b] == nullptr) continue;
-      CopyState<W>(layers, deltas + b * width(), given[b] + l * layers.state_dim);
+      CopyState<W>(layer, deltas + b * width(), given[b] + l * layer.state_dim);
     }
   }
 
