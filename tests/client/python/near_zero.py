@@ -128,7 +128,37 @@ def clipped_size(layer, z):
     return z + h / size
 
 
+def taken_by_a_part(module, c):
+    filled = torch.zeros(len(c), 4)
+    filled[:1].copy_(c)
+    return filled[0, 0] == 0
+
+
+def with_new_axis(c):
+    size = c.norm(dim=1)
+    size[:, None].clamp_(min=1e-6)
+    return c / size[:, None]
+
+
+def gated(c):
+    """In place, on views that do not overlap."""
+    gate, value = (2 * c).chunk(2, 1)
+    value += 1
+    return torch.cat([F.silu(gate, inplace=True) * value, c[:, 2:]], 1)
+
+
+@torch.inference_mode()
+def inferred(c):
+    size = c.norm(dim=1, keepdim=True)
+    size.view(-1).clamp_(min=1e-6)
+    return c / size
+
+
 MODULES = {
+    'taken_by_a_part': (unconditional(taken_by_a_part), READS if hasattr(torch, 'export') else IN_PLACE),
+    'with_new_axis': (of_condition(with_new_axis), IN_PLACE),
+    'gated': (of_condition(gated), None),
+    'inferred': (of_condition(inferred), 'inference_mode'),
     'size_of_a_view': (of_condition(normalised), IN_PLACE),
     'stale_view': (of_condition(stale_view), IN_PLACE),
     'clipped_last': (of_condition(clipped_last), None),

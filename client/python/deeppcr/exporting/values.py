@@ -14,6 +14,8 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from deeppcr.exporting.report import ExportError
 
 # Functions of tensors whose results are no tensors, and depend on values.
@@ -54,40 +56,83 @@ def _tensors_in(arguments: Any) -> list[Any]:
 
 
 def _memory_of(tensor: Any) -> int:
-    storage = getattr(tensor, "untyped_storage", tensor.storage)()
-    return int(storage.data_ptr())
+    """Where its elements are; 0 for a tensor that has none of its own."""
+    try:
+        storage = getattr(tensor, "untyped_storage", tensor.storage)()
+        return int(storage.data_ptr())
+    except (NotImplementedError, RuntimeError):
+        return 0
+
+
+def _reads_of(name: str, args: Any, tensors: list[Any]) -> list[Any]:
+    """The tensors of whose elements a function makes something."""
+    if name.endswith("_like") or name.startswith("new_"):
+        return []
+    return _tensors_in(list(args[:1])) if name.endswith("_as") else tensors
+
+
+def _is_part(name: str, args: Any) -> bool:
+    """Whether torch.onnx hands on what is done to the result to what it is taken from."""
+    if name == "select":
+        return True
+    index = args[1] if name == "__getitem__" else None
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(isinstance(each, (slice, int)) for each in parts)
 
 
 class _Views:
-    """Which tensors share memory, and know of the last in-place operation on it."""
+    """Which tensors know of the last in-place operation on each of their elements."""
 
     def __init__(self) -> None:
-        self.writes: dict[int, int] = {}  # by memory
-        self.parents: dict[int, Any] = {}  # by id: the tensor that a view indexes
-        self.known: dict[int, int] = {}  # by id: the writes to its memory that a tensor knows of
+        self.count = 0
+        self.stamps: dict[int, Any] = {}  # by memory: the last operation on each element
+        self.parents: dict[int, Any] = {}  # by id: the tensor that a view is a part of
+        self.known: dict[int, int] = {}  # by id: the last operation that a tensor knows of
         self.kept: list[Any] = []  # so that neither ids nor memory are used again
 
+    def _places(self, tensor: Any) -> Any:
+        """Where in its memory the elements of a tensor are."""
+        import torch
+
+        size, stride, offset = tensor.size(), tensor.stride(), tensor.storage_offset()
+        steps = [(n - 1) * step for n, step in zip(size, stride, strict=True)]
+        end = offset + sum(steps) + 1
+        return torch.arange(end).as_strided(size, stride, offset).reshape(-1).numpy()
+
     def is_stale(self, tensor: Any) -> bool:
-        writes = self.writes.get(_memory_of(tensor), 0)
-        return self.known.get(id(tensor), 0) < writes
+        stamps = self.stamps.get(_memory_of(tensor))
+        if stamps is None or tensor.numel() == 0:
+            return False
+        places = self._places(tensor)
+        last = int(stamps[places[places < len(stamps)]].max(initial=0))
+        return self.known.get(id(tensor), 0) < last
 
     def note_write(self, tensor: Any) -> None:
-        """torch.onnx hands it on to the tensors that this one is a part of by indices."""
         memory = _memory_of(tensor)
-        self.writes[memory] = self.writes.get(memory, 0) + 1
-        each = tensor
-        while each is not None:
-            self.known[id(each)] = self.writes[memory]
+        if memory == 0 or tensor.numel() == 0:
+            return
+        parents = []
+        parent = self.parents.get(id(tensor))
+        while parent is not None and not self.is_stale(parent):
+            parents.append(parent)
+            parent = self.parents.get(id(parent))
+        places = self._places(tensor)
+        stamps = self.stamps.get(memory, np.zeros(0, np.int64))
+        stamps = np.pad(stamps, (0, max(0, int(places.max()) + 1 - len(stamps))))
+        self.count += 1
+        stamps[places] = self.count
+        self.stamps[memory] = stamps
+        for each in (tensor, *parents):
+            self.known[id(each)] = self.count
             self.kept.append(each)
-            each = self.parents.get(id(each))
 
-    def note_result(self, result: Any, name: str, arguments: list[Any]) -> None:
+    def note_result(self, result: Any, tensors: list[Any], parents: list[Any]) -> None:
         memory = _memory_of(result)
-        for each in arguments:
-            if each is result or _memory_of(each) != memory:
+        for each in tensors:
+            if each is result or memory == 0 or _memory_of(each) != memory:
                 continue
-            self.known[id(result)] = self.writes.get(memory, 0)
-            if name == "__getitem__":
+            self.known[id(result)] = max(self.known.get(id(result), 0), self.known.get(id(each), 0))
+            if any(each is parent for parent in parents):
                 self.parents[id(result)] = each
             self.kept += [result, each]
 
@@ -128,23 +173,38 @@ def watched_tensors() -> Iterator[Any]:
         if name.startswith("embedding") and kwargs.get("max_norm") is not None:
             note("max_norm changes weights as they are looked up: scale them before")
 
-    def note_memory(name: str, result: Any, given: list[tuple[Any, int]]) -> None:
+    def note_memory(
+        name: str, args: Any, kwargs: Any, result: Any, given: list[tuple[Any, int]]
+    ) -> None:
         tensors = [each for each, _ in given]
         written = [each for each, version in given if each._version != version]
-        stale = [each for each in tensors if isinstance(each, Watched) and views.is_stale(each)]
+        # Views of one tensor have one version.
+        if kwargs.get("out") is not None:
+            written = _tensors_in(kwargs["out"])
+        elif not name.startswith("_foreach_"):
+            written = written[:1]
+        stale = [each for each in _reads_of(name, args, tensors) if views.is_stale(each)]
         results = _tensors_in(result)
-        if stale and (results or written or name in _READS) and name != "__get__":
+        if stale and (results or written or name in _READS):
             note(
                 f"{name} reads what an in-place operation on another view has changed, which "
                 "torch.onnx does not see: write it without"
             )
-        for each in written[:1]:
+        for each in written:
             views.note_write(each)
-            if not isinstance(each, Watched):
-                changed.append((each, type(each)))
-                each.__class__ = Watched
+            watch(each)
+        # In-place operations give another view of all that they have written.
+        parents = [*written, *_tensors_in(list(args[:1]))] if _is_part(name, args) else written
         for each in results:
-            views.note_result(each, name, tensors)
+            views.note_result(each, tensors, parents)
+            if isinstance(each, Watched) and each.is_inference():
+                note("inference_mode hides in-place operations: use no_grad")
+
+    def watch(tensor: Any) -> None:
+        """Has a tensor be a watched one until the end."""
+        if not isinstance(tensor, Watched):
+            changed.append((tensor, type(tensor)))
+            tensor.__class__ = Watched
 
     class Watched(torch.Tensor):  # type: ignore[misc]
         @classmethod
@@ -158,21 +218,33 @@ def watched_tensors() -> Iterator[Any]:
                 given = [(each, each._version) for each in tensors if not each.is_inference()]
             result = super().__torch_function__(function, types, args, kwargs)
             with torch._C.DisableTorchFunction():
-                note_memory(name, result, given)
+                note_memory(name, args, kwargs, result, given)
             return result
 
-    class Copies(TorchFunctionMode):  # type: ignore[misc]
+    class All(TorchFunctionMode):  # type: ignore[misc]
+        """Watches what tensors of other classes take from watched ones."""
+
         def __torch_function__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            result = function(*args, **(kwargs or {}))
-            is_copy = getattr(function, "__name__", "") in _COPIES
-            if is_copy and any(isinstance(each, Watched) for each in _tensors_in(list(args))):
-                return result.as_subclass(Watched)
+            kwargs = kwargs or {}
+            with torch._C.DisableTorchFunction():
+                tensors = _tensors_in([args, kwargs])
+                for each in tensors:
+                    if views.stamps.get(_memory_of(each)) is not None:
+                        watch(each)
+            result = function(*args, **kwargs)
+            name = getattr(function, "__name__", "")
+            if any(isinstance(each, Watched) for each in tensors):
+                return result.as_subclass(Watched) if name in _COPIES else result
+            if _is_part(name, args):
+                with torch._C.DisableTorchFunction():
+                    for each in _tensors_in(result):
+                        views.note_result(each, tensors, tensors[:1])
             return result
 
     try:
-        with Copies():
+        with All():
             yield Watched
     finally:
         for each, kind in reversed(changed):
