@@ -2,26 +2,45 @@
 #include "kernels/training/blocked_passes.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "kernels/base/finite.h"
 #include "kernels/base/status_macros.h"
 
 namespace deeppcr::training {
 
+namespace {
+
+int32_t SamplesOfGroup(const System& system) {
+  return std::max(1, std::min(system.grouping().sequential, system.backward_grouping().samples));
+}
+SpaceLimits ForwardLimits(const SystemShape& shape) {
+  return {.min_shooting_interval = shape.num_steps, .iterative = false};
+}
+BackwardLimits LimitsBack(int32_t group) { return {.samples = group, .parallel = false}; }
+
+}  // namespace
+
+int64_t BlockedPasses::Bytes(const System& system, const SystemShape& shape, int64_t most_samples) {
+  const int32_t group = SamplesOfGroup(system);
+  const int64_t of_group = system.SpaceBytes(ForwardLimits(shape)) / 2 +
+                           system.BackwardSpaceBytes(LimitsBack(group)) / 2;
+  const int64_t groups = (most_samples - 1) / group + 1;
+  if (of_group > std::numeric_limits<int64_t>::max() / 2 / groups)
+    return std::numeric_limits<int64_t>::max();
+  return 2 * groups * of_group;
+}
+
 absl::StatusOr<std::unique_ptr<BlockedPasses>> BlockedPasses::Create(const System& system,
                                                                      const SystemShape& shape,
                                                                      int64_t most_samples) {
-  const int32_t group =
-      std::max(1, std::min(system.grouping().sequential, system.backward_grouping().samples));
-  const SpaceLimits limits = {.min_shooting_interval = shape.num_steps, .iterative = false};
-  const BackwardLimits backward = {.samples = group, .parallel = false};
+  const int32_t group = SamplesOfGroup(system);
   std::unique_ptr<BlockedPasses> passes(new BlockedPasses(system, shape, group, most_samples));
   for (int64_t first = 0; first < most_samples; first += group) {
     Group& each = passes->groups_.emplace_back();
-    DEEPPCR_ASSIGN_OR_RETURN(each.forward, system.NewSpace(limits));
-    DEEPPCR_ASSIGN_OR_RETURN(each.backward, system.NewBackwardSpace(backward));
+    DEEPPCR_ASSIGN_OR_RETURN(each.forward, system.NewSpace(ForwardLimits(shape)));
+    DEEPPCR_ASSIGN_OR_RETURN(each.backward, system.NewBackwardSpace(LimitsBack(group)));
     each.trajectories.resize(group);
-    passes->memory_bytes_ += system.SpaceBytes(limits) + system.BackwardSpaceBytes(backward);
   }
   return passes;
 }

@@ -26,12 +26,14 @@ class BlockedPasses {
   // Layers that all samples take before the next ones.
   static constexpr int64_t kLayers = 32;
 
+  // Memory for so many samples, which is that of a space for each few of them: much where layers
+  // are wide, whose weights fill the caches anyway.
+  static int64_t Bytes(const System& system, const SystemShape& shape, int64_t most_samples);
   // For at most so many samples at a time. `system` outlives this. Errors: as System::NewSpace and
   // NewBackwardSpace.
   static absl::StatusOr<std::unique_ptr<BlockedPasses>> Create(const System& system,
                                                                const SystemShape& shape,
                                                                int64_t most_samples);
-  int64_t memory_bytes() const { return memory_bytes_; }
 
   // Outputs [n, output_dim] and states [n, L + 1, D] of the samples; values that overflow are among
   // them. Errors: kCancelled once the token, which may be null, has fired.
@@ -65,7 +67,6 @@ class BlockedPasses {
   std::vector<Group> groups_;
   std::vector<SampleInput> inputs_;  // of the last Forward
   const CancelToken* token_ = nullptr;
-  int64_t memory_bytes_ = 0;
 };
 
 }  // namespace deeppcr::training

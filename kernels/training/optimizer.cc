@@ -28,9 +28,9 @@ struct Elements {
   float *to, *first_to, *second_to;
 };
 
-// Moments of what gets no gradient any more would stay at the smallest floats for ever, as these
-// are rounded to themselves, and many processors take a hundred times as long for those below the
-// normal range.
+// The momentum of what gets no gradient any more would stay at the smallest floats for ever, as
+// these are rounded to themselves, and many processors take a hundred times as long for those below
+// the normal range. (Squares do not: they fade a hundred times as slowly, and divide.)
 float Normal(float moment) {
   return std::fabs(moment) < std::numeric_limits<float>::min() ? 0.0F : moment;
 }
@@ -57,7 +57,7 @@ void UpdateAdam(const Elements e, const AdamStep s) {
   for (int64_t i = 0; i < e.count; ++i) {
     const float g = e.scale * e.gradient[i] + s.decay_of_gradient * e.from[i];
     const float first = Normal(s.beta1 * e.first_from[i] + (1 - s.beta1) * g);
-    const float second = Normal(s.beta2 * e.second_from[i] + (1 - s.beta2) * g * g);
+    const float second = s.beta2 * e.second_from[i] + (1 - s.beta2) * g * g;
     e.first_to[i] = first;
     e.second_to[i] = second;
     const float size = std::sqrt(second) * s.inverse_root + s.epsilon;

@@ -109,7 +109,8 @@ class Trainer {
   bool diverged() const { return skips_in_a_row_ >= kMostSkipsInARow; }
 
   // Has the token, which may be null, end steps and evaluations early: between two steps of the
-  // recurrence, so that a fired token is obeyed at once however long a step takes.
+  // recurrence or blocks of them, so that a fired token is obeyed within some ten milliseconds
+  // however long a step of training takes.
   void StopBy(const CancelToken* token) { system_->StopBy(token); }
 
   // Takes the next step. Precondition: !finished(). Errors: kFailedPrecondition where the run has

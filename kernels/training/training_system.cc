@@ -16,6 +16,8 @@ namespace {
 constexpr int64_t kLayersOfPiece = 32;
 // Bytes of a thread's workspace of the parallel way.
 constexpr int64_t kMaxWorkspaceBytes = int64_t{256} << 20;
+// And of blocks of layers, beyond which one of them takes too long between two looks at the token.
+constexpr int64_t kMaxBlockedBytes = int64_t{32} << 20;
 
 int NumThreads(int asked) { return asked > 0 ? asked : AvailableCores(); }
 
@@ -61,7 +63,8 @@ absl::Status TrainingSystem::Prepare(std::span<const float> parameters,
   backend_ = std::move(selected.backends.front().backend);
   DEEPPCR_ASSIGN_OR_RETURN(system_, backend_->NewSystem(spec, {.backward = true}));
   const bool parallel = backward_.way == BackwardWay::kParallel;
-  if (!parallel && pool_.num_threads() == 1 && !backend_->on_gpu()) {
+  const bool alone = !parallel && pool_.num_threads() == 1 && !backend_->on_gpu();
+  if (alone && BlockedPasses::Bytes(*system_, shape_, kSamplesTogether) <= kMaxBlockedBytes) {
     DEEPPCR_ASSIGN_OR_RETURN(blocked_, BlockedPasses::Create(*system_, shape_, kSamplesTogether));
     return absl::OkStatus();
   }
@@ -85,7 +88,7 @@ absl::Status TrainingSystem::Prepare(std::span<const float> parameters,
 int64_t TrainingSystem::memory_bytes() const {
   const size_t floats = states_.size() + deltas_.size() + encode_deltas_.size();
   const int64_t of_passes = blocked_ != nullptr
-                                ? blocked_->memory_bytes()
+                                ? BlockedPasses::Bytes(*system_, shape_, kSamplesTogether)
                                 : runner_->memory_bytes() + backward_runner_->memory_bytes();
   return static_cast<int64_t>(floats * sizeof(float)) + system_->memory_bytes() + of_passes;
 }

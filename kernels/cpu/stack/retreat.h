@@ -59,7 +59,7 @@ class Retreater {
     for (int64_t l = begin; l < end; ++l) {
       for (int64_t b = 0; b < args_.samples; ++b) {
         const float* from = args_.states[b] + l * dim;
-        for (int64_t at = 0; at < dim && begin > 0; at += kLine)
+        for (int64_t at = 0; at < dim && l >= kSlopesAhead; at += kLine)
           __builtin_prefetch(from - kSlopesAhead * dim + at);
         float* to = states_ + ((l - begin) * args_.samples + b) * width();
         CopyState<W>(args_.layers, from, to);

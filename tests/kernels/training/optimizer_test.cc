@@ -127,18 +127,16 @@ TEST_P(OptimizerTest, GivesTheSameBitsWithAnyNumberOfThreads) {
 }
 
 // Rounding would keep the smallest floats for ever, with which many processors are slow.
-TEST_P(OptimizerTest, MomentsOfWhatGetsNoGradientBecomeZero) {
+TEST_P(OptimizerTest, TheMomentumOfWhatGetsNoGradientBecomesZero) {
   const ParameterLayout layout = Layout();
-  Optimizer optimizer(layout, {.kind = GetParam(), .beta2 = 0.9}, Normals(layout.size(), 1));
+  Optimizer optimizer(layout, {.kind = GetParam()}, Normals(layout.size(), 1));
   ThreadPool pool(1);
   std::vector<float> gradient = Normals(layout.size(), 2);
   for (int step = 0; step < 1000; ++step) {
     ASSERT_TRUE(optimizer.Update(gradient, Optimizer::NormOf(gradient), 1e-4, pool));
     std::ranges::fill(gradient, 0.0F);
   }
-  const OptimizerState& state = optimizer.state();
-  EXPECT_EQ(state.first, std::vector<float>(layout.size()));
-  EXPECT_EQ(state.second, std::vector<float>(state.second.size()));
+  EXPECT_EQ(optimizer.state().first, std::vector<float>(layout.size()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, OptimizerTest,
