@@ -91,6 +91,7 @@ class Job {
   friend class Schedule;
   CancelToken::Clock::time_point enqueued_;
   double predicted_wait_ = 0;
+  double cost_ = 0;  // in a unit that the jobs of its model share
 };
 
 }  // namespace deeppcr

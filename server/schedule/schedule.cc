@@ -78,6 +78,9 @@ absl::Status Schedule::Admit(Job* job, TimePoint now, JobList* expired) {
   job->predicted_wait_ = PredictWait(*job, now);
   DEEPPCR_RETURN_IF_ERROR(CheckWait(now, job));
   job->enqueued_ = now;
+  const auto work = static_cast<double>(job->work());
+  if (job->expected_seconds > 0) queue.cost_per_work = job->expected_seconds / work;
+  job->cost_ = work * (queue.cost_per_work > 0 ? queue.cost_per_work : 1);
   AddWaiting(*job, 1);
   if (queue.jobs.empty()) {
     queue.used_seconds = std::max(queue.used_seconds, virtual_time_);
@@ -87,11 +90,6 @@ absl::Status Schedule::Admit(Job* job, TimePoint now, JobList* expired) {
   HastenFor(*job, &queue);
   queue.jobs.push_back(job);
   return absl::OkStatus();
-}
-
-// Where no plan tells what a job costs, all work of a model costs the same.
-double Schedule::CostOf(const Job& job) {
-  return job.expected_seconds > 0 ? job.expected_seconds : static_cast<double>(job.work());
 }
 
 // Only a full queue is searched for expired jobs; otherwise they are found when they are taken.

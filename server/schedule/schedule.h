@@ -58,7 +58,7 @@ class Schedule {
     JobList expired;      // cancelled, or past their deadlines: to be told so
     int64_t samples = 0;  // sum over jobs
     int64_t work = 0;     // the same of Job::work
-    double cost = 0;      // the same of Job::expected_seconds
+    double cost = 0;      // the same of CostOf
     // What of that the measured time is for: less where jobs ended before they were computed.
     double computed_cost = 0;
     double charged = 0;  // seconds of virtual time
@@ -83,8 +83,10 @@ class Schedule {
   // Takes this job if nothing else waits and it may start now.
   bool TakeOnly(const Job& job, TimePoint now, Batch* batch);
 
-  // What a job costs, in units of its own model.
-  static double CostOf(const Job& job);
+  // What a job that was admitted costs, in units of its own model: the seconds that its plan
+  // expects; without one as much as the work of the last job that had one, or its work where none
+  // has.
+  static double CostOf(const Job& job) { return job.cost_; }
 
   // Ends a batch. seconds: the time that computing took, from which it learns unless more than a
   // quarter of the batch was not computed.

@@ -25,7 +25,7 @@ struct ModelQueue {
   // What waits, of all clients or of one.
   struct Waiting {
     int64_t samples = 0;
-    double cost = 0;  // Job::expected_seconds
+    double cost = 0;  // see Schedule::CostOf
   };
 
   std::deque<Job*> jobs;                            // that wait, by arrival
@@ -36,6 +36,7 @@ struct ModelQueue {
                                 // over the model's weight
   double charged_seconds = 0;   // part of used_seconds: estimates for batches computed now
   double seconds_per_work = 0;  // of the last batch
+  double cost_per_work = 0;     // of the last job that a plan tells of
   SecondsPerCost seconds_per_cost;
   WaitCaution wait_caution;
   CancelToken::Clock::time_point start_by;  // latest start of the next batch

@@ -185,6 +185,23 @@ TEST(WaitTest, UnderThreeTimesTheLoadNobodyWaitsLongerThanTheLimitAndNothingIsLo
   }
 }
 
+// As of a number of steps that no plan was made for, beside one that has a plan.
+TEST(WaitTest, WhatHasNoPlanWaitsBesideWhatHasOne) {
+  for (const bool planned_first : {true, false}) {
+    const ModelPtr model = NewModel("a");
+    Traffic traffic({.workers = 1, .max_queue_samples = 1 << 20, .max_queue_seconds = kLimit},
+                    {{.model = model, .per_second = 150, .expected_seconds = 0.001},
+                     {.model = model, .per_second = 150, .rtol = 1e-3}});
+    traffic.stream(planned_first ? 1 : 0).per_second = 1;
+    traffic.Settle(1);
+    traffic.stream(0).per_second = traffic.stream(1).per_second = 150;
+    traffic.Run(20);
+    EXPECT_EQ(traffic.stream(0).refused, 0) << planned_first;
+    EXPECT_EQ(traffic.stream(1).refused, 0) << planned_first;
+    EXPECT_GT(traffic.stream(1).computed, 100) << planned_first;
+  }
+}
+
 // Few batches are ahead of who waits for as long as the limit, so that their times do not even out.
 TEST(WaitTest, WhereTimesVaryStillOneInAHundredWaitsLongerThanTheLimit) {
   for (const double variation : {0.1, 0.3}) {
