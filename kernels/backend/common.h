@@ -71,9 +71,7 @@ inline double AmplifiedError(double relative_error, std::span<const float> state
 }
 
 // Size of the rounding of a product with a row of `cols` weights whose squares sum up to `squares`,
-// of an input of length 1, in units of 2^-24: the squares of the n partial sums add up to n / 2
-// times the square of the whole sum on average, and each partial sum is rounded by 2^-24 of its
-// size at most, the square of its rounding being a sixth of the square of this bound on average.
+// of an input of length 1, in units of 2^-24.
 inline float RoundingSpread(double squares, int64_t cols) {
   const auto n = static_cast<double>(cols);
   return static_cast<float>(std::sqrt(squares / n * std::max(1.0, n / 12)));

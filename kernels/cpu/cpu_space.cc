@@ -161,17 +161,12 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
   absl::Status status() const override { return absl::OkStatus(); }
 
   void Begin(int32_t) override {
-    draws_ = 0;
-    refused_ = false;
     for (int64_t p = 0; p <= intervals_; ++p) std::fill(State(p) + width_, State(p) + row_, 0.0F);
   }
 
   PassCount Propagate(std::span<const int32_t> samples, IterationKind kind) override {
     if (samples.empty()) return {};
     if (kind.confirms()) Place(kind.confirmation);
-    // A claim after one that a confirmation has refused is put to probes of other signs besides.
-    if (kind.probes && refused_) ++draws_;
-    refused_ = kind.confirms() || (refused_ && !kind.probes);
     const PassCount count =
         recurrence_->Propagate({.interval = interval_,
                                 .num_intervals = intervals_,
@@ -180,7 +175,7 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
                                 .matrices = kind.forms_matrices() ? matrices_.data() : nullptr,
                                 .diagonal = kind.linearization == Linearization::kDiagonal,
                                 .probes = kind.probes,
-                                .draw = draws_,
+                                .draw = kind.draw,
                                 .token = token_});
     interrupted_ = interrupted_ || Fired(token_);
     FormResiduals(Columns(kind));
@@ -241,7 +236,7 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
                                 .floor = floor,
                                 .diagonal = kind.linearization == Linearization::kDiagonal,
                                 .probes = kind.probes,
-                                .more_probes = kind.probes && draws_ > 0,
+                                .more_probes = kind.more_probes(),
                                 .confirms = kind.confirms()});
     norms[0] = {.update = n.update,
                 .rounding = n.rounding,
@@ -353,10 +348,6 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
   const int64_t row_;                   // floats of the kColumns vectors of one node
   const CancelToken* token_ = nullptr;  // token of sample 0, the only sample of iterative mode
   bool interrupted_ = false;
-  // Of the solve: signs of probes that were drawn before these, whose probes count too, and whether
-  // the last claim has come to its confirmations.
-  int64_t draws_ = 0;
-  bool refused_ = false;
   int64_t interval_ = 1, intervals_ = 0;
   ScanTree tree_;
   const std::unique_ptr<Recurrence> recurrence_;

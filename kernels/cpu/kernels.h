@@ -18,11 +18,9 @@ namespace deeppcr::cpu {
 
 // Vectors that travel through an interval together: the state, then the probes.
 inline constexpr int kColumns = 5;
-// Column that keeps a state while a tried state is in its place (beside kUpdateColumn and
-// kBallColumn).
+// Column that keeps a state while a tried state is in its place (beside kUpdateColumn, kBallColumn
+// and kRoundingColumn).
 inline constexpr int kKeptColumn = 3;
-// Column of the largest probe that each element has met.
-inline constexpr int kRoundingColumn = 4;
 // Samples that the sequential kernel of stacks advances together.
 inline constexpr int kSequentialGroup = 8;
 

@@ -231,7 +231,8 @@ struct Walker {
   }
 
   // Root of the sum of the squared terms of the pre-activations at [at, at + N), of states in units
-  // of 1 / inverse. Where the slope is zero, squares that overflow count for nothing.
+  // of 1 / inverse, times what the length of the sum adds to its rounding. Where the slope is zero,
+  // squares that overflow count for nothing.
   DEEPPCR_INLINE Vec<N> LengthOfTerms(int64_t step, int64_t at, Vec<N> inverse) {
     const float* weights = args.layers.weights + step * width * width;
     const float* before = state[1];
@@ -241,6 +242,7 @@ struct Walker {
       const Vec<N> term = Load<N>(weights + k * width + at) * (Broadcast<N>(before[k]) * inverse);
       sum = Fma(term, term, sum);
     }
+    sum = sum * Broadcast<N>(SquaredRoundingOfSum(args.layers.state_dim));
     return Sqrt(Min(sum, Broadcast<N>(kLargestFloat)));
   }
 

@@ -4,7 +4,7 @@
 
 // The tuning numbers of the CUDA backend, by kernel. A change here may change time, memory and how
 // a launch is cut into blocks; answers keep their bits, but for the two numbers that say which code
-// multiplies tangents. No number has been measured on a GPU: the word behind it says where it comes
+// multiplies tangents. None has been tuned on a GPU yet: the word behind it says where it comes
 // from.
 //   compiled  from what nvcc 13.0 makes of the kernel for sm_90 (tests/gpu/README.md)
 //   assumed   from arithmetic, or from the sizes of an H100 or H200

@@ -38,6 +38,15 @@ constexpr int64_t DrawOfSigns(int64_t step, int64_t draw, int64_t num_steps) {
 // 2.9, through rounding of activations, which is no source of its own.
 inline constexpr float kRoundingFactor = 2;
 
+// Square of the rounding of a sum of n terms, one added after another, by that of a sum of a few:
+// the squares of the n partial sums add up to n / 2 times the square of the whole sum on average,
+// and each partial sum is rounded by 2^-24 of its size at most, the square of its rounding being a
+// sixth of the square of this bound on average. Kernels with several partial sums round less.
+constexpr float SquaredRoundingOfSum(int64_t n) {
+  const float squared = static_cast<float>(n) / 12;
+  return squared > 1 ? squared : 1;
+}
+
 // Least normal float; an error up to this size counts as zero.
 inline constexpr float kLeastNormal = 0x1p-126F;
 
@@ -106,9 +115,10 @@ constexpr double ErrorBound(double update, double rho) {
 
 // Columns of the probes that hold data of a state y_p [W] after a pass: the update of each element
 // (in a confirmation, the update that the element would have made), and after an update with probes
-// the ball of each element.
+// the ball of each element and the largest probe that it has met.
 inline constexpr int kUpdateColumn = 1;
 inline constexpr int kBallColumn = 2;
+inline constexpr int kRoundingColumn = 4;
 
 // Largest norms over the intervals of one sample, the first three relative to |y_p| + floor (max
 // norms).
@@ -134,6 +144,7 @@ struct IterationKind {
   // A confirmation leaves the states as they are: norms measure the way from the states to the
   // map's image of the states that the confirmation tries.
   Confirmation confirmation = Confirmation::kNone;
+  int32_t draw = 0;  // of the signs of the probes (DrawOfSigns); 0 where none are carried
 
   constexpr bool confirms() const { return confirmation != Confirmation::kNone; }
   constexpr bool has_matrices() const {
@@ -143,6 +154,8 @@ struct IterationKind {
   constexpr bool forms_jacobians() const {
     return refresh && linearization == Linearization::kFull;
   }
+  // The probes of the draws before count too.
+  constexpr bool more_probes() const { return probes && draw > 0; }
   constexpr int vectors() const { return probes ? kNumColumns : 1; }
   // Vectors pushed through all steps. A diagonal takes no vectors of its own.
   constexpr int64_t columns(int64_t state_dim) const {

@@ -53,7 +53,7 @@
 // left.
 //
 // A claim that a confirmation has refused is made again, after another iteration, with more probes:
-// DrawOfSigns (on the CPU; the cuda backend draws the same signs again).
+// DrawOfSigns.
 //
 // Plain data and constexpr functions: device code makes the same decisions with the same source.
 
@@ -90,23 +90,12 @@ enum class NextPass : uint8_t {
   kStop,
 };
 
-// Kind of the iteration that a pass runs.
-constexpr IterationKind KindOf(NextPass next, bool probes, Linearization linearization) {
-  IterationKind kind;
-  if (next == NextPass::kWarmSweep) kind.linearization = Linearization::kIdentity;
-  if (next == NextPass::kIterate) kind.linearization = linearization;
-  kind.refresh = next < NextPass::kCorrect;
-  if (next == NextPass::kConfirm) kind.confirmation = Confirmation::kStates;
-  if (next == NextPass::kConfirmUpdated) kind.confirmation = Confirmation::kUpdated;
-  if (next == NextPass::kConfirmDisplaced) kind.confirmation = Confirmation::kDisplaced;
-  kind.probes = probes;
-  return kind;
-}
-
 // Progress of one sample.
 struct Progress {
   NextPass next = NextPass::kIterate;
-  bool probes = false;  // the next pass carries the probes
+  bool probes = false;   // the next pass carries the probes
+  bool refused = false;  // the last claim, and no pass with probes is due or has been made since
+  int32_t draws = 0;     // claims that were refused and made again: draws of signs before this one
   int32_t warm_sweeps = 0;
   int32_t iterations = 0;
   int32_t corrections = 0;
@@ -122,6 +111,21 @@ struct Progress {
 
   constexpr int64_t updates() const { return int64_t{warm_sweeps} + iterations + corrections; }
 };
+
+// Kind of the iteration that the next pass runs.
+constexpr IterationKind KindOf(const Progress& progress, Linearization linearization) {
+  const NextPass next = progress.next;
+  IterationKind kind;
+  if (next == NextPass::kWarmSweep) kind.linearization = Linearization::kIdentity;
+  if (next == NextPass::kIterate) kind.linearization = linearization;
+  kind.refresh = next < NextPass::kCorrect;
+  if (next == NextPass::kConfirm) kind.confirmation = Confirmation::kStates;
+  if (next == NextPass::kConfirmUpdated) kind.confirmation = Confirmation::kUpdated;
+  if (next == NextPass::kConfirmDisplaced) kind.confirmation = Confirmation::kDisplaced;
+  kind.probes = progress.probes;
+  if (kind.probes) kind.draw = progress.draws;
+  return kind;
+}
 
 inline constexpr double kCertifyBelow = 0.1;  // relative update at which certification starts
 inline constexpr double kReuseContraction =
@@ -162,9 +166,13 @@ constexpr void IterateOrStop(const StoppingPolicy& policy, Progress* progress) {
   if (progress->iterations >= policy.max_iterations) Stop(progress, Termination::kMaxIterations);
 }
 
+// Corrects, with other probes than before where these made a claim that was refused.
 constexpr void Correct(bool probes, Progress* progress) {
   progress->next = NextPass::kCorrect;
   progress->probes = probes;
+  if (!probes || !progress->refused) return;
+  ++progress->draws;
+  progress->refused = false;
 }
 
 // True if the bound of a correction is rounding, which further iterations do not reduce.
@@ -242,7 +250,8 @@ constexpr bool HasArrived(NextPass done, const UpdateNorms& norms, Progress* pro
 constexpr void AfterConfirmation(const StoppingPolicy& policy, NextPass done,
                                  const UpdateNorms& norms, Progress* progress) {
   ++progress->confirmations;
-  if (!Confirms(policy, done, norms, progress)) return IterateOrStop(policy, progress);
+  progress->refused = !Confirms(policy, done, norms, progress);
+  if (progress->refused) return IterateOrStop(policy, progress);
   if (done == NextPass::kConfirmDisplaced) return Stop(progress, Termination::kConverged);
   progress->next =
       HasArrived(done, norms, progress) ? NextPass::kConfirmDisplaced : NextPass::kConfirmUpdated;

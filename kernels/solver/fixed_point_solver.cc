@@ -69,10 +69,10 @@ void ProbeToken(const GroupSample& sample, Progress* progress) {
   if (reason == StopReason::kCancelled) Stop(progress, Termination::kCancelled);
 }
 
-// One pass for the samples that wait for it.
-void RunPass(IterationPasses& passes, const StoppingPolicy& policy, Pass pass,
+// One pass for samples that wait for it, all of them with the same kind of pass.
+void RunPass(IterationPasses& passes, const StoppingPolicy& policy,
              std::span<const int32_t> members, GroupScratch& scratch) {
-  const IterationKind kind = KindOf(pass.next, pass.probes, policy.linearization);
+  const IterationKind kind = KindOf(scratch.progress[members.front()], policy.linearization);
   const PassCount count = passes.Propagate(members, kind);
   int64_t stages = count.stages + ScanIntervals(passes, policy.num_intervals, members, kind);
   passes.Update(members, kind, policy.floor(), std::span(scratch.norms).first(members.size()));
@@ -101,6 +101,25 @@ float* const* WantedTrajectories(std::span<const GroupSample> samples, GroupScra
   return wanted ? scratch.trajectories.data() : nullptr;
 }
 
+// Finds the samples that wait for a pass, with signs of this draw where it carries probes.
+std::span<const int32_t> MembersOf(Pass pass, int32_t draw, int32_t num_samples,
+                                   GroupScratch& scratch) {
+  size_t count = 0;
+  for (int32_t b = 0; b < num_samples; ++b) {
+    const Progress& progress = scratch.progress[b];
+    const bool waits = progress.next == pass.next && progress.probes == pass.probes;
+    if (waits && (!pass.probes || progress.draws == draw)) scratch.members[count++] = b;
+  }
+  return std::span(scratch.members).first(count);
+}
+// Number of draws of signs that any sample has come to, for a pass that carries probes; else 1.
+int32_t NumDraws(Pass pass, int32_t num_samples, const GroupScratch& scratch) {
+  int32_t most = 0;
+  for (int32_t b = 0; b < num_samples && pass.probes; ++b)
+    most = std::max(most, scratch.progress[b].draws);
+  return most + 1;
+}
+
 // The loop on the host: each round, one pass of each kind for the samples that wait for it.
 void RunLoop(IterationPasses& passes, const FixedPointOptions& options,
              const StoppingPolicy& policy, std::span<const GroupSample> samples,
@@ -114,17 +133,15 @@ void RunLoop(IterationPasses& passes, const FixedPointOptions& options,
     running = false;
     for (int32_t b = 0; b < n; ++b) ProbeToken(samples[b], &scratch.progress[b]);
     for (const Pass pass : kPasses) {
-      size_t count = 0;
-      for (int32_t b = 0; b < n; ++b) {
-        const Progress& progress = scratch.progress[b];
-        if (progress.next == pass.next && progress.probes == pass.probes)
-          scratch.members[count++] = b;
+      const int32_t draws = NumDraws(pass, n, scratch);
+      for (int32_t draw = 0; draw < draws; ++draw) {
+        const std::span<const int32_t> members = MembersOf(pass, draw, n, scratch);
+        if (members.empty()) continue;
+        RunPass(passes, policy, members, scratch);
+        for (const int32_t b : members)
+          TellListener(options.solver, samples[b], scratch.progress[b]);
+        running = true;
       }
-      if (count == 0) continue;
-      const std::span<const int32_t> members = std::span(scratch.members).first(count);
-      RunPass(passes, policy, pass, members, scratch);
-      for (const int32_t b : members) TellListener(options.solver, samples[b], scratch.progress[b]);
-      running = true;
     }
   }
   assert(std::all_of(scratch.progress.begin(), scratch.progress.begin() + n,

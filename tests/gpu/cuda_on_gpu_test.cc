@@ -133,39 +133,45 @@ TEST(CudaOnGpuTest, MatricesNearTheIdentityKeepTheirGrowth) {
 // Samples of wide denoisers share a cluster if there are more samples than clusters: with 132
 // multiprocessors a cluster takes one, two or eight samples and, where layers take a cluster of 16
 // blocks, 16 with a last team of fewer.
-TEST(CudaOnGpuTest, SamplesOfWideDenoisersKeepTheirBitsTogether) {
-  struct Case {
-    DenoiserKind kind;
-    int64_t hidden_dim;
-    std::vector<int64_t> samples;
+struct WideDenoiser {
+  const char* name;
+  DenoiserKind kind;
+  int64_t hidden_dim;
+  std::vector<int64_t> samples;
+};
+class WideDenoisersTest : public ::testing::TestWithParam<WideDenoiser> {};
+
+TEST_P(WideDenoisersTest, SamplesKeepTheirBitsTogether) {
+  const RandomDiffusion process({.kind = GetParam().kind,
+                                 .state_dim = 12,
+                                 .hidden_dim = GetParam().hidden_dim,
+                                 .num_blocks = 2,
+                                 .num_steps = 5,
+                                 .output_gain = 0.2});
+  const SolverRig rig(NewBackendUnderTest(), process.spec());
+  const auto solve = [&](int64_t first, int64_t n) {
+    return rig.Solve(
+        {.solver = "sequential"},
+        SampleInputs{.num_samples = n, .seed = 5, .first_sample = static_cast<uint64_t>(first)});
   };
-  for (const Case& c : {Case{DenoiserKind::kResidualMlp, 250, {33, 34, 256}},
-                        Case{DenoiserKind::kAdaLnMlp, 250, {33, 34, 256}},
-                        Case{DenoiserKind::kAdaLnMlp, 1024, {1, 130}}}) {
-    const RandomDiffusion process({.kind = c.kind,
-                                   .state_dim = 12,
-                                   .hidden_dim = c.hidden_dim,
-                                   .num_blocks = 2,
-                                   .num_steps = 5,
-                                   .output_gain = 0.2});
-    const SolverRig rig(NewBackendUnderTest(), process.spec());
-    const auto solve = [&](int64_t first, int64_t n) {
-      return rig.Solve(
-          {.solver = "sequential"},
-          SampleInputs{.num_samples = n, .seed = 5, .first_sample = static_cast<uint64_t>(first)});
-    };
-    for (const int64_t n : c.samples) {
-      const Solved together = solve(0, n);
-      ASSERT_EQ(together.reports.size(), static_cast<size_t>(n));
-      for (const int64_t s : {int64_t{0}, n / 2, n - 1}) {
-        const Solved alone = solve(s, 1);
-        EXPECT_TRUE(std::equal(alone.outputs.begin(), alone.outputs.end(),
-                               together.outputs.begin() + s * 12))
-            << c.hidden_dim << " " << n << " " << s;
-      }
+  for (const int64_t n : GetParam().samples) {
+    const Solved together = solve(0, n);
+    ASSERT_EQ(together.reports.size(), static_cast<size_t>(n));
+    for (const int64_t s : {int64_t{0}, n / 2, n - 1}) {
+      const Solved alone = solve(s, 1);
+      EXPECT_TRUE(
+          std::equal(alone.outputs.begin(), alone.outputs.end(), together.outputs.begin() + s * 12))
+          << n << " " << s;
     }
   }
 }
+INSTANTIATE_TEST_SUITE_P(
+    All, WideDenoisersTest,
+    ::testing::Values(WideDenoiser{"residual", DenoiserKind::kResidualMlp, 250, {33, 34, 256}},
+                      WideDenoiser{"adaln", DenoiserKind::kAdaLnMlp, 250, {33, 34, 256}},
+                      WideDenoiser{"adaln_a_few", DenoiserKind::kAdaLnMlp, 250, {33}},
+                      WideDenoiser{"adaln_widest", DenoiserKind::kAdaLnMlp, 1024, {1, 130}}),
+    [](const auto& test) { return std::string(test.param.name); });
 
 // Tests iterative solvers of wide denoisers, whose tangents go through cuBLAS in TF32. They must be
 // within the tolerance of the sequential solver after few passes, which rules out wrong matrices;

@@ -2,10 +2,10 @@
 // The kernels on a GPU, with only the CUDA runtime and the standard library, so that this program
 // builds on a machine without Abseil and GoogleTest, and is small enough for compute-sanitizer.
 //
-//   kernel_trial check [small | tiny] [FAMILY]   every kernel compared with a loop in double
+//   kernel_trial check [small | tiny | L D] [FAMILY]   every kernel compared with a loop in double
 //                          precision, the same bits when repeated, alone and in a batch, causality
-//                          bit for bit; tiny: dense layers only. FAMILY: dense, sequential, newton
-//                          or backward
+//                          bit for bit; tiny: dense layers only; L D: networks of this depth and
+//                          width alone. FAMILY: dense, sequential, newton or backward
 //   kernel_trial time WORKLOAD   device times by events as lines of JSON. WORKLOAD: W1, W2, W3, W4;
 //                          sequential; shapes: the parallel kernels at several depths, widths,
 //                          shooting intervals, blocks and warps
@@ -20,6 +20,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
@@ -137,6 +138,11 @@ void CheckDenseChain(int input_dim, int hidden, int output_dim, int n) {
   }
 }
 
+void CheckBoth(int64_t steps, int dim, const LaunchLimits& limits, int n, const Wanted& wanted) {
+  CheckNetwork({steps, dim, false, 0.9F}, limits, n, wanted);
+  CheckNetwork({steps, dim, true, 1.0F}, limits, n, wanted);
+}
+
 void CheckAll(const LaunchLimits& limits, bool small, const Wanted& wanted) {
   if (wanted("dense")) {
     CheckDenseChain(5, 9, 3, 2);
@@ -145,10 +151,8 @@ void CheckAll(const LaunchLimits& limits, bool small, const Wanted& wanted) {
   if (wanted.family == "dense") return;
   for (const int dim : {1, 5, 8, 13, 16, 31, 32}) {
     for (const int64_t steps :
-         small ? std::vector<int64_t>{1, 33} : std::vector<int64_t>{1, 2, 7, 33, 130, 1000}) {
-      CheckNetwork({steps, dim, false, 0.9F}, limits, small ? 2 : 5, wanted);
-      CheckNetwork({steps, dim, true, 1.0F}, limits, small ? 2 : 5, wanted);
-    }
+         small ? std::vector<int64_t>{1, 33} : std::vector<int64_t>{1, 2, 7, 33, 130, 1000})
+      CheckBoth(steps, dim, limits, small ? 2 : 5, wanted);
   }
   if (!small) CheckNetwork({1024, 16, true, 1.0F}, limits, 256, wanted);
 }
@@ -179,7 +183,7 @@ void TimeNewton(const Trial& trial, int n, int interval, int least_blocks,
     if (shape.in_workspace && (blocks < limits.max_cluster_blocks || n > 1)) continue;
     const OnDevice<std::byte> workspace(shape.in_workspace ? WorkspaceBytes(network.width, tree)
                                                            : 1);
-    const NewtonArgs args = trial.Newton(interval, blocks, 32, false,
+    const NewtonArgs args = trial.Newton(interval, blocks, limits, 32, false,
                                          shape.in_workspace ? workspace.data() : nullptr, guess);
     for (const int most = shape.num_warps; shape.num_warps >= std::min(4, most);
          shape.num_warps /= 2) {
@@ -271,7 +275,7 @@ void PrintDevice(const cudaDeviceProp& properties, const LaunchLimits& limits) {
 
 int Usage() {
   std::printf(
-      "usage: kernel_trial check [small | tiny] [dense | sequential | newton | backward]\n"
+      "usage: kernel_trial check [small | tiny | L D] [dense | sequential | newton | backward]\n"
       "       kernel_trial time | once W1 | W2 | W3 | W4 | sequential | shapes\n"
       "       kernel_trial device\n");
   return 2;
@@ -303,12 +307,19 @@ int Main(const std::vector<std::string>& words) {
     once = mode == "once";
     return words.size() == 2 && Time(words[1], limits) ? 0 : Usage();
   }
-  size_t next = 1;
-  const bool tiny = next < words.size() && words[next] == "tiny";
-  const bool small = next < words.size() && words[next] == "small";
-  next += tiny || small;
+  const std::string size = words.size() > 1 ? words[1] : "";
+  const int64_t steps = std::atoll(size.c_str());
+  const int dim = words.size() > 2 ? std::atoi(words[2].c_str()) : 0;
+  const size_t next = steps > 0 ? 3 : size == "tiny" || size == "small" ? 2 : 1;
   const Wanted wanted = {next < words.size() ? words[next] : ""};
-  tiny ? CheckDenseChain(5, 9, 3, 2) : CheckAll(limits, small, wanted);
+  if (steps > 0 && (dim < 1 || dim > kMaxWarpStateDim)) return Usage();
+  if (size == "tiny") {
+    CheckDenseChain(5, 9, 3, 2);
+  } else if (steps > 0) {
+    CheckBoth(steps, dim, limits, 2, wanted);
+  } else {
+    CheckAll(limits, size == "small", wanted);
+  }
   if (checks == 0) return Usage();
   std::printf("%d checks, %d failed\n", checks, failures);
   return failures > 0 ? 1 : 0;

@@ -80,8 +80,9 @@ class Trial {
             trajectory ? trajectory_.data() : nullptr,
             dependent_.data()};
   }
-  NewtonArgs Newton(int interval, int blocks, int max_iterations, bool trajectory,
-                    std::byte* workspace = nullptr, const GuessView& guess = {}) const {
+  NewtonArgs Newton(int interval, int blocks, const LaunchLimits& limits, int max_iterations,
+                    bool trajectory, std::byte* workspace = nullptr,
+                    const GuessView& guess = {}) const {
     const int intervals = static_cast<int>((network_.steps - 1) / interval + 1);
     StoppingPolicy policy;
     policy.max_iterations = max_iterations;
@@ -99,7 +100,9 @@ class Trial {
             outcomes_.data(),
             nullptr,
             nullptr,
-            workspace};
+            workspace,
+            workspace == nullptr && CanHoldLayers(IntervalTree(intervals, blocks), interval,
+                                                  network_.width, limits.shared_bytes)};
   }
 
   std::vector<float> SolveSequentially(int n) const {
@@ -113,7 +116,7 @@ class Trial {
     const NewtonShape shape = ChooseNewtonShape(network_.width, n, intervals, limits);
     const int64_t bytes = WorkspaceBytes(network_.width, IntervalTree(intervals, shape.num_blocks));
     const OnDevice<std::byte> workspace(shape.in_workspace ? n * bytes : 1);
-    const NewtonArgs args = Newton(interval, shape.num_blocks, max_iterations, true,
+    const NewtonArgs args = Newton(interval, shape.num_blocks, limits, max_iterations, true,
                                    shape.in_workspace ? workspace.data() : nullptr);
     Must(LaunchNewton(args, shape, nullptr), "newton launch");
     Must(cudaDeviceSynchronize(), "newton kernel");
@@ -166,20 +169,24 @@ class Trial {
   const OnDevice<int64_t> dependent_;
 };
 
-// The largest error of a row, relative to its size or to `floor`.
-template <class A, class B>
-double WorstState(const A& got, const B& want, int dim, double floor = 1e-2) {
+// The largest error of a row, relative to its size, as `sizes` have it, or to `floor`.
+template <class A, class B, class C>
+double WorstState(const A& got, const B& want, const C& sizes, int dim, double floor) {
   double worst = 0;
   for (size_t at = 0; at < got.size(); at += dim) {
     double error = 0, size = floor;
     for (int i = 0; i < dim; ++i) {
       if (!std::isfinite(got[at + i]) || !std::isfinite(want[at + i])) return INFINITY;
       error = std::max(error, std::fabs(double{got[at + i]} - want[at + i]));
-      size = std::max(size, std::fabs(double{want[at + i]}));
+      size = std::max(size, std::fabs(double{sizes[at + i]}));
     }
     worst = std::max(worst, error / size);
   }
   return worst;
+}
+template <class A, class B>
+double WorstState(const A& got, const B& want, int dim) {
+  return WorstState(got, want, want, dim, 1e-2);
 }
 
 inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b, size_t count) {

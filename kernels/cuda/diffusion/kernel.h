@@ -31,7 +31,7 @@ struct DiffusionView {
   const float* tables;                      // [tables, L, modulation_floats]
   const int32_t* table_of;                  // [n]
 
-  DEEPPCR_DEVICE SampleSteps StepsOf(int64_t sample) const;
+  DEEPPCR_DEVICE SampleSteps StepsOf(int64_t sample, int32_t draw = 0) const;
   constexpr int64_t StepFloats(int rows) const { return DenoiserFloats(denoiser, rows); }
   // Rows are states, one per sample: Run(BatchSteps::At(l)) takes each row through its own sample's
   // step.
@@ -61,17 +61,18 @@ struct DiffusionView {
 // The steps of one sample.
 class SampleSteps {
  public:
-  DEEPPCR_DEVICE SampleSteps(const DiffusionView& view, int64_t sample)
+  DEEPPCR_DEVICE SampleSteps(const DiffusionView& view, int64_t sample, int32_t draw = 0)
       : view_(view),
         noise_(view.noise + sample * view.num_steps * view.state_dim),
         table_(view.tables +
-               view.table_of[sample] * view.num_steps * view.denoiser.modulation_floats()) {}
+               view.table_of[sample] * view.num_steps * view.denoiser.modulation_floats()),
+        signs_(DrawOfSigns(0, draw, view.num_steps)) {}
 
   DEEPPCR_DEVICE const float* Noise(int64_t step) const { return noise_ + step * view_.state_dim; }
   DEEPPCR_DEVICE StepView At(int64_t step) const {
     const ReverseCoefficients c = view_.coefficients[step];
     return {c, table_ + step * view_.denoiser.modulation_floats(),
-            c.sigma == 0.0F ? nullptr : Noise(step), step};
+            c.sigma == 0.0F ? nullptr : Noise(step), signs_ + step};
   }
   // Prefetches the modulation and the noise of a step, which come from global memory and which a
   // step that holds its weights would wait for. Weights are the same for all steps. Large
@@ -94,10 +95,11 @@ class SampleSteps {
   const DiffusionView& view_;
   const float* const noise_;
   const float* const table_;
+  const int64_t signs_;  // draws the signs of the first step
 };
 
-DEEPPCR_DEVICE SampleSteps DiffusionView::StepsOf(int64_t sample) const {
-  return SampleSteps(*this, sample);
+DEEPPCR_DEVICE SampleSteps DiffusionView::StepsOf(int64_t sample, int32_t draw) const {
+  return SampleSteps(*this, sample, draw);
 }
 
 // Body of a launch of one block per sample: SolveByTeams with HeldLayers.

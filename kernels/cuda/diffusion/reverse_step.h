@@ -45,7 +45,7 @@ enum DenoiserSite : int {
 constexpr int64_t DenoiserFloats(const DenoiserView& d, int rows) {
   const VectorShape state = VectorShape::For(d.state_cols, rows);
   const VectorShape hidden = VectorShape::For(d.hidden_width, rows);
-  return 2 * state.floats() + 3 * hidden.floats() + 4 * kUnusedRows;
+  return 2 * state.floats() + 3 * hidden.floats();
 }
 
 // Kind of the rows of a step, of which there are at most S.
@@ -203,7 +203,7 @@ class DenoiserStep {
     const bool real = i < d_.hidden_dim;
     ForMine(p, [&](int r, float sum) {
       float value = r == 0 ? first : f(r, sum);
-      if (IsProbe(r)) value += RoundingAt(d_, step.step, place, size, r - 1, i);
+      if (IsProbe(r)) value += RoundingAt(d_, step.draw, place, size, r - 1, i);
       team_.Put(&At(to, r, i), real ? value : 0.0F);
     });
   }
@@ -392,7 +392,7 @@ class DenoiserStep {
         if (r == 0) return write_state(0, norm);
         NormTangent(
             context_, d_.hidden_dim, d_.hidden_width, norm, gain,
-            IsProbe(r) ? RoundingAt(d_, steps.Row(0).step, 2 * d_.num_blocks + 2 + block,
+            IsProbe(r) ? RoundingAt(d_, steps.Row(0).draw, 2 * d_.num_blocks + 2 + block,
                                     norm.SizeOfMean(), r - 1, 0)
                        : 0.0F,
             [&](int i) { return At(hidden_, 0, i); }, [&](int i) { return At(hidden_, r, i); },
@@ -444,7 +444,7 @@ class DenoiserStep {
       float value = r == 0 ? next : fmaf(tangent.by_m, product, tangent.by_z * t);
       if (IsProbe(r))
         value = probes.Carry(c, product, t) +
-                RoundingAt(d_, step.step, 2 * d_.num_blocks + 1, probes.size, r - 1, i);
+                RoundingAt(d_, step.draw, 2 * d_.num_blocks + 1, probes.size, r - 1, i);
       team_.Put(&Next(r, i), i < d_.state_dim ? value : 0.0F);
     });
   }

@@ -36,9 +36,9 @@ DEEPPCR_DEVICE float SizeOfActivation(float terms, float slope, float sum, float
 
 // Rounding that probe v picks up in element i at a place of the network. A step has 3 N + 3 places,
 // whose signs differ.
-DEEPPCR_DEVICE float RoundingAt(const DenoiserView& d, int64_t step, int place, float size, int v,
+DEEPPCR_DEVICE float RoundingAt(const DenoiserView& d, int64_t draw, int place, float size, int v,
                                 int i) {
-  return RoundingSource(size, v, i, step * (3 * d.num_blocks + 3) + place);
+  return RoundingSource(size, v, i, draw * (3 * d.num_blocks + 3) + place);
 }
 
 // Clips x0. A NaN stays a NaN.

@@ -34,6 +34,7 @@ enum class TangentStage : uint8_t {
 struct TangentRows {
   int32_t probes;   // 0 or kNumProbes
   int32_t columns;  // 0 or D
+  int32_t draw;     // of the signs of the probes, as in the IterationKind
   constexpr int32_t count() const { return probes + columns; }
   // Groups of up to kTangentGroup tangents; one where there are no tangents, for the state's part.
   constexpr int32_t groups() const;
@@ -75,7 +76,8 @@ class IntervalTangents {
         end_(begin_ + kTangentGroup < args.rows.count() ? begin_ + kTangentGroup
                                                         : args.rows.count()),
         at_(args.intervals, args.process, args.range.sample, args.range.first + row_),
-        step_(SampleSteps(args.process, args.range.sample).At(at_.begin + args.range.step)) {}
+        step_(SampleSteps(args.process, args.range.sample, args.rows.draw)
+                  .At(at_.begin + args.range.step)) {}
 
   DEEPPCR_DEVICE void Run() {
     switch (args_.stage) {
@@ -122,7 +124,7 @@ class IntervalTangents {
   }
   // Rounding that tangent r picks up in element i at a place of the network; 0 for a column.
   DEEPPCR_DEVICE float Rounding(int place, float size, int r, int i) const {
-    return r < args_.rows.probes ? RoundingAt(d_, step_.step, place, size, r, i) : 0.0F;
+    return r < args_.rows.probes ? RoundingAt(d_, step_.draw, place, size, r, i) : 0.0F;
   }
 
   // Calls f(i) for the elements of a vector, by one thread each.

@@ -43,7 +43,7 @@ struct StepView {
   ReverseCoefficients coefficients;
   const float* modulation;
   const float* noise;  // [D], or null where sigma is 0
-  int64_t step;        // 0-based; gives the signs of the rounding probes
+  int64_t draw;        // see DrawOfSigns
 
   // Step of a row: all rows, a state and its tangents, have the same step.
   DEEPPCR_DEVICE const StepView& Row(int) const { return *this; }

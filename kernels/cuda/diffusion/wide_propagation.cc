@@ -154,7 +154,8 @@ void WidePropagation::Launch(Stream& stream, const DiffusionView& process,
   const auto part = static_cast<int32_t>(PartIntervals(*model_, count));
   const TangentRows rows = {.probes = kind.probes ? kNumProbes : 0,
                             // d_0 = 0: the first matrix is never used.
-                            .columns = kind.forms_jacobians() && count > 1 ? process.state_dim : 0};
+                            .columns = kind.forms_jacobians() && count > 1 ? process.state_dim : 0,
+                            .draw = kind.draw};
   for (int32_t first = 0; first < count; first += part) {
     const IntervalRange range = {.sample = sample,
                                  .first = first,

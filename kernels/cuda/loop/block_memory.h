@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/loop/interval_norms.h"
 #include "kernels/cuda/loop/interval_tree.h"
 #include "kernels/cuda/runtime/device_code.h"
 #include "kernels/cuda/tuning.h"
@@ -21,9 +22,11 @@ inline constexpr Members kEveryMember = {{0, 1, 2, 3, 4, 5, 6, 7}};
 
 // Norms of the intervals that a warp has updated.
 struct WarpNorms {
-  UpdateNorms norms;
-  int32_t stop_word;  // the cancel word, as the first warp of a cluster has read it
+  RelativeNorms norms;
+  int32_t stop_word = 0;  // the cancel word, as the first warp of a cluster has read it
 };
+
+constexpr size_t AlignedBytes(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 // Layout of a block's shared memory, or of its part of the workspace in global memory.
 struct BlockMemory {
@@ -31,37 +34,57 @@ struct BlockMemory {
   const int width;  // W
   std::byte* const base;
 
+  // Matrices of the nodes, [W, W], row-major. They and a block's memory begin at multiples of 256
+  // bytes: the kernel that cuBLAS takes for a product, and so its bits, may depend on where it is.
+  DEEPPCR_DEVICE float* Matrix(int32_t node) const {
+    return reinterpret_cast<float*>(base + kWarpBytes) + node * width * width;
+  }
+  // The matrices of the nodes of the chain, of all blocks.
+  DEEPPCR_DEVICE float* ChainMatrix(int32_t j) const { return Matrix(tree.nodes_per_block() + j); }
   // y at the start of interval i of the block; State(per_block) is y at the end of the last
   // interval.
-  DEEPPCR_DEVICE float* State(int32_t i) const { return Floats() + int64_t{i} * row(); }
+  DEEPPCR_DEVICE float* State(int32_t i) const { return ChainMatrix(kChainNodes) + i * row(); }
   DEEPPCR_DEVICE float* Propagated(int32_t i) const { return State(tree.per_block + 1 + i); }
   DEEPPCR_DEVICE float* Residual(int32_t node) const {
-    return Propagated(tree.per_block) + int64_t{node} * row();
+    return Propagated(tree.per_block) + node * row();
   }
   DEEPPCR_DEVICE float* Prefix(int32_t node) const {
-    return Residual(tree.nodes_per_block()) + int64_t{node} * row();
+    return Residual(tree.nodes_per_block()) + node * row();
   }
-  DEEPPCR_DEVICE float* Matrix(int32_t node) const {  // [W, W], row-major
-    return Prefix(tree.nodes_per_block()) + int64_t{node} * width * width;
+  // The residuals of the nodes of the chain, of all blocks.
+  DEEPPCR_DEVICE float* ChainResidual(int32_t j) const {
+    return Prefix(tree.nodes_per_block()) + j * row();
+  }
+  // The layers of the block's intervals, where its shared memory holds them: weights [layers, W,
+  // W + 4], so that the lanes of a warp find their rows in different banks, then biases [layers,
+  // W].
+  DEEPPCR_DEVICE float* HeldWeights() const { return ChainResidual(kChainNodes); }
+  static constexpr int HeldRow(int width) { return width + 4; }
+  static constexpr size_t HeldBytes(int width, int64_t layers) {
+    return sizeof(float) * static_cast<size_t>(layers * width * (HeldRow(width) + 1));
   }
   DEEPPCR_DEVICE WarpNorms* Norms() const { return reinterpret_cast<WarpNorms*>(base); }
+  // The norms of the block, and then those of the cluster.
+  DEEPPCR_DEVICE WarpNorms& BlockNorms() const { return Norms()[kMaxWarps]; }
+  DEEPPCR_DEVICE WarpNorms& ClusterNorms() const { return Norms()[kMaxWarps + 1]; }
   // The progress of the sample, a copy for each warp.
   DEEPPCR_DEVICE Progress* OfWarps() const {
-    return reinterpret_cast<Progress*>(base + kMaxWarps * sizeof(WarpNorms));
+    return reinterpret_cast<Progress*>(base + (kMaxWarps + 2) * sizeof(WarpNorms));
   }
   static constexpr int kMaxWarps = 32;
 
   static constexpr size_t Bytes(const IntervalTree& tree, int width) {
     const size_t nodes = static_cast<size_t>(tree.nodes_per_block());
-    const size_t rows = 2 * static_cast<size_t>(tree.per_block) + 1 + 2 * nodes;
-    return kWarpBytes +
-           sizeof(float) * (rows * kNumColumns + nodes * width) * static_cast<size_t>(width);
+    const size_t rows = 2 * static_cast<size_t>(tree.per_block) + 1 + 2 * nodes + kChainNodes;
+    const size_t floats =
+        (rows * kNumColumns + (nodes + kChainNodes) * width) * static_cast<size_t>(width);
+    return AlignedBytes(kWarpBytes + sizeof(float) * floats);
   }
 
  private:
-  static constexpr size_t kWarpBytes = kMaxWarps * (sizeof(WarpNorms) + sizeof(Progress));
-  DEEPPCR_DEVICE int64_t row() const { return int64_t{kNumColumns} * width; }
-  DEEPPCR_DEVICE float* Floats() const { return reinterpret_cast<float*>(base + kWarpBytes); }
+  static constexpr size_t kWarpBytes =
+      AlignedBytes((kMaxWarps + 2) * sizeof(WarpNorms) + kMaxWarps * sizeof(Progress));
+  DEEPPCR_DEVICE int32_t row() const { return kNumColumns * width; }
 };
 
 // Memory of a block of a sample's cluster, in a workspace [n, blocks, BlockMemory::Bytes].

@@ -8,8 +8,9 @@
 //
 // A Process is a recurrence in the device's memory:
 //   num_steps (L), state_dim (D), width (W: D padded)
-//   StepsOf(sample)        the steps of one sample: At(l) has the data of step l, Prefetch(team, l)
-//                          asks for the data of later steps ahead of its use
+//   StepsOf(sample, draw)  the steps of one sample, with signs of probes of this draw (0 if left
+//                          out): At(l) has the data of step l, Prefetch(team, l) asks for the data
+//                          of later steps ahead of its use
 //   StepFloats(rows)       floats of shared memory of steps of `rows` rows
 //   NewStep<S>(team, memory, rows, probes)   makes steps of up to S rows: State(r, i) is element
 //                          i < cols() of row r, where cols() >= W, to be zero beyond D;
@@ -188,9 +189,10 @@ class IntervalPropagation {
     if (args_.progress != nullptr) {
       const Progress& progress = args_.progress[at_.sample];
       if (progress.next == NextPass::kStop) return;
-      kind = KindOf(progress.next, progress.probes, args_.linearization);
+      kind = KindOf(progress, args_.linearization);
     }
     confirmation_ = kind.confirmation;
+    draw_ = kind.draw;
     const int probes = kind.probes ? kNumProbes : 0;
     // d_0 = 0: the first matrix is never used.
     const bool matrix = kind.forms_matrices() && at_.interval > 0;
@@ -219,7 +221,7 @@ class IntervalPropagation {
     if constexpr (Process::kHasDiagonals) step.KeepDiagonal(diagonal);
     Place(step, probes, first, count);
     context_.SyncBlock(kAfterInitialState);
-    const auto steps = args_.process.StepsOf(at_.sample);
+    const auto steps = args_.process.StepsOf(at_.sample, draw_);
     for (int64_t l = at_.begin; l < at_.end; ++l) step.Run(steps.At(l));
     // Other columns may replace these at once, as a thread has the same elements of both.
     Take(step, probes, first, count);
@@ -259,6 +261,7 @@ class IntervalPropagation {
   const BlockInterval at_;
   const int32_t leaf_;
   Confirmation confirmation_ = Confirmation::kNone;
+  int32_t draw_ = 0;
 };
 
 // Body of a launch of one block per sample and interval, with StepFloats(rows) of shared memory;

@@ -91,6 +91,8 @@ void DeviceLoop::SolveAtOnce(const StackView& stack, int32_t num_samples,
     NewtonArgs args = ArgsOf(first, shape, policy, start);
     args.stack = stack;
     args.trajectories = trajectories == nullptr ? nullptr : trajectories + first * floats;
+    args.holds_layers = !in_workspace && CanHoldLayers(args.tree, args.shooting_interval,
+                                                       work_.width, work_.limits.shared_bytes);
     if (!in_workspace && policy.max_iterations * work_.interval <= kLongSolve)
       args.cancel = nullptr;
     work_.stream->Launch(args, shape);
@@ -149,7 +151,7 @@ void DeviceLoop::PassOneByOne(int32_t first, int32_t count, int32_t num_samples,
       const Progress& progress = outcomes_.data()[first + b];
       if (progress.next == NextPass::kStop) continue;
       propagation.intervals.members.at[0] = b;
-      propagation.kind = KindOf(progress.next, progress.probes, args.policy.linearization);
+      propagation.kind = KindOf(progress, args.policy.linearization);
       recurrence_.LaunchPropagation(propagation);
     }
     work_.stream->Launch(args, shape);
@@ -182,7 +184,8 @@ NewtonArgs DeviceLoop::ArgsOf(int64_t first, const NewtonShape& shape, const Sto
           .outcomes = outcomes_.data() + first,
           .progress = nullptr,
           .cancel = cancel_.data() + first,
-          .workspace = shape.in_workspace ? work_.block_memory.data() : nullptr};
+          .workspace = shape.in_workspace ? work_.block_memory.data() : nullptr,
+          .holds_layers = false};
 }
 
 void DeviceLoop::PollTokens(int32_t num_samples) {

@@ -53,43 +53,60 @@ DEEPPCR_DEVICE UpdateNorms NormsOf(const IntervalNorms& interval, double floor) 
   return norms;
 }
 
-// The same, by a warp: the quotients by a lane each, as a double division takes long.
-template <class Context>
-DEEPPCR_DEVICE UpdateNorms NormsByWarp(Context& context, const IntervalNorms& interval,
-                                       double floor) {
-  const double d = interval.update;
-  const double e = interval.probes_finite ? interval.probe : static_cast<double>(INFINITY);
-  const int lane = context.lane();
-  const double mine = lane == 0 ? d : lane == 1 ? e : ErrorBound(d, e);
-  const double relative = Larger(0.0, mine / (interval.state + floor));
-  UpdateNorms norms;
+// UpdateNorms as the warps of a cluster exchange them: floats, which a double takes a GPU too long
+// for, and no smaller than the doubles would be.
+struct RelativeNorms {
+  float update = 0.0F, rounding = 0.0F, combined = 0.0F, share = 0.0F;
+  int32_t finite = 1;
+
+  DEEPPCR_DEVICE UpdateNorms AsDoubles() const {
+    UpdateNorms norms;
+    norms.update = update;
+    norms.rounding = rounding;
+    norms.combined = combined;
+    norms.share = share;
+    norms.finite = finite != 0 ? 1 : 0;
+    return norms;
+  }
+};
+
+DEEPPCR_DEVICE void Merge(const RelativeNorms& other, RelativeNorms* norms) {
+  norms->update = fmaxf(norms->update, other.update);
+  norms->rounding = fmaxf(norms->rounding, other.rounding);
+  norms->combined = fmaxf(norms->combined, other.combined);
+  norms->share = fmaxf(norms->share, other.share);
+  norms->finite = norms->finite != 0 && other.finite != 0 ? 1 : 0;
+}
+
+// NormsOf in floats. Halves keep sums from overflowing; the factor makes up for the rounding of two
+// sums and a quotient.
+DEEPPCR_DEVICE RelativeNorms RelativeNormsOf(const IntervalNorms& interval, float floor) {
+  constexpr float kUp = 1.0F + 0x1p-21F;
+  RelativeNorms norms;
   norms.finite = interval.finite;
   norms.share = interval.share;
-  const double update = context.Shuffle(relative, 0), rounding = context.Shuffle(relative, 1);
-  const double combined = context.Shuffle(relative, 2);
-  if (d == 0.0 && e == 0.0) return norms;
-  norms.update = update;
-  norms.rounding = rounding;
-  norms.combined = combined;
+  const float d = interval.update, e = interval.probes_finite ? interval.probe : INFINITY;
+  if (d == 0.0F && e == 0.0F) return norms;
+  const float inverse = kUp / fmaf(0.5F, interval.state, 0.5F * floor);
+  const auto relative = [&](float x) { return fmaxf(0.0F, 0.5F * x * inverse); };
+  const float of_both = fmaf(static_cast<float>(kUpdateFactor), d, e);
+  norms.update = relative(d);
+  norms.rounding = relative(e);
+  norms.combined = relative(fmaxf(of_both, kRoundingFactor * e));
   return norms;
 }
 
-// Largest x of all lanes of a warp.
 template <class Context>
-DEEPPCR_DEVICE float LargestOfWarp(Context& context, float x) {
-  DEEPPCR_UNROLL
-  for (int mask = 1; mask < kWarpSize; mask *= 2) x = fmaxf(x, context.ShuffleXor(x, mask));
-  return x;
-}
-template <class Context>
-DEEPPCR_DEVICE bool AllOfWarp(Context& context, bool x) {
-  return LargestOfWarp(context, x ? 0.0F : 1.0F) == 0.0F;
+DEEPPCR_DEVICE RelativeNorms MergeOfWarp(Context& context, const RelativeNorms& lane) {
+  return {context.LargestOfWarp(lane.update), context.LargestOfWarp(lane.rounding),
+          context.LargestOfWarp(lane.combined), context.LargestOfWarp(lane.share),
+          context.AllOfWarp(lane.finite != 0) ? 1 : 0};
 }
 template <class Context>
 DEEPPCR_DEVICE IntervalNorms MergeOfWarp(Context& context, const IntervalNorms& lane) {
-  return {LargestOfWarp(context, lane.state), LargestOfWarp(context, lane.update),
-          LargestOfWarp(context, lane.probe), LargestOfWarp(context, lane.share),
-          AllOfWarp(context, lane.finite),    AllOfWarp(context, lane.probes_finite)};
+  return {context.LargestOfWarp(lane.state),   context.LargestOfWarp(lane.update),
+          context.LargestOfWarp(lane.probe),   context.LargestOfWarp(lane.share),
+          context.AllOfWarp(lane.finite != 0), context.AllOfWarp(lane.probes_finite != 0)};
 }
 template <class Context>
 DEEPPCR_DEVICE UpdateNorms MergeOfWarp(Context& context, UpdateNorms norms) {
@@ -130,6 +147,7 @@ class IntervalUpdate {
     } else if (kind_.confirms()) {
       return Return(next, width, y);
     } else {
+      if (kind_.more_probes()) rho_ = y[kRoundingColumn * width];
       correction_ = next - *y;
       *y = next;
       norms_.state = fmaxf(norms_.state, fabsf(next));
@@ -141,7 +159,8 @@ class IntervalUpdate {
   DEEPPCR_DEVICE const IntervalNorms& norms() const { return norms_; }
 
  private:
-  // Stores the update, and after an update with probes the ball of its error.
+  // Stores the update, and after an update with probes the ball of its error and the largest of all
+  // probes.
   DEEPPCR_DEVICE void Settle(int width, float* y) {
     float* const last = y + kUpdateColumn * width;
     if (kind_.probes) {
@@ -150,6 +169,7 @@ class IntervalUpdate {
       norms_.share = fmaxf(norms_.share, ShareOfBall(error, ball));
       norms_.probe = fmaxf(norms_.probe, rho_);
       y[kBallColumn * width] = ball;
+      y[kRoundingColumn * width] = rho_;
       rho_ = 0.0F;
     }
     *last = correction_;

@@ -29,9 +29,7 @@ struct IntervalTree {
     while ((int64_t{1} << levels) < num_intervals) ++levels;
   }
 
-  constexpr int32_t nodes(int level) const {
-    return static_cast<int32_t>((int64_t{num_intervals} + (int64_t{1} << level) - 1) >> level);
-  }
+  constexpr int32_t nodes(int level) const { return ((num_intervals - 1) >> level) + 1; }
   // Nodes of each block: its own nodes, and one for every level above.
   constexpr int32_t nodes_per_block() const {
     const int32_t above = levels - 1 > local_levels ? levels - 1 - local_levels : 0;
@@ -48,6 +46,17 @@ struct IntervalTree {
   }
   constexpr bool needs_matrix(int level, int32_t j) const { return j > 0 && j + 1 < nodes(level); }
 };
+
+// Largest number of nodes of the chain. Scans compose transitions up to the level of the tree that
+// has no more nodes than this; a vector goes through the nodes of that level one after another. The
+// chain is cheaper than four more levels up and down, which a cluster's barriers separate, and with
+// clusters of at most so many blocks a node of the tree never spans two blocks.
+inline constexpr int kChainNodes = 16;
+constexpr int ChainLevel(const IntervalTree& tree) {
+  int level = 0;
+  while (tree.nodes(level) > kChainNodes) ++level;
+  return level;
+}
 
 }  // namespace deeppcr::cuda
 

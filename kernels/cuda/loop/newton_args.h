@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/loop/block_memory.h"
 #include "kernels/cuda/loop/guess.h"
 #include "kernels/cuda/loop/interval_tree.h"
 #include "kernels/cuda/stack/warp_step.h"
@@ -38,7 +39,27 @@ struct NewtonArgs {
   Progress* progress;           // [n], from part to part; null for the whole
   const int32_t* cancel;        // [n], or null: not 0 is the Termination to end with
   std::byte* workspace;         // [n, blocks, BlockMemory::Bytes], or null: shared memory
+  bool holds_layers;            // shared memory holds the layers too: NewtonBytes
 };
+
+// Layers of a block's intervals.
+constexpr int64_t LayersOfBlock(const IntervalTree& tree, int32_t shooting_interval) {
+  return int64_t{tree.per_block} * shooting_interval;
+}
+// True if a block's shared memory, which holds its intervals, has room for their layers: a pass
+// that reads them from the L2 waits for most of them.
+constexpr bool CanHoldLayers(const IntervalTree& tree, int32_t shooting_interval, int width,
+                             size_t shared_bytes) {
+  return BlockMemory::Bytes(tree, width) +
+             BlockMemory::HeldBytes(width, LayersOfBlock(tree, shooting_interval)) <=
+         shared_bytes;
+}
+// Bytes of shared memory of a block.
+constexpr size_t NewtonBytes(const NewtonArgs& args, int width) {
+  if (args.workspace != nullptr || args.part != NewtonPart::kWhole) return 0;
+  const int64_t layers = args.holds_layers ? LayersOfBlock(args.tree, args.shooting_interval) : 0;
+  return BlockMemory::Bytes(args.tree, width) + BlockMemory::HeldBytes(width, layers);
+}
 
 }  // namespace deeppcr::cuda
 

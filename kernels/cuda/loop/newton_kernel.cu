@@ -18,7 +18,7 @@ enum class Kernel { kInShared, kInWorkspace, kParts };
 template <int W, Kernel kKernel>
 __global__ void __launch_bounds__(kMaxThreads<W>, MinNewtonBlocks(W, kKernel == Kernel::kParts,
                                                                   kKernel == Kernel::kInShared))
-    NewtonKernel(const NewtonArgs args) {
+    NewtonKernel(const __grid_constant__ NewtonArgs args) {
 #if __CUDA_ARCH__ >= 900  // first with clusters; LaunchNewton refuses older GPUs
   ClusterContext context;
   if constexpr (kKernel == Kernel::kParts) {
@@ -45,9 +45,7 @@ template <int W, Kernel kKernel>
 cudaError_t Launch(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream) {
   if (shape.num_blocks < 1 || shape.num_warps * kWarpSize > kMaxThreads<W>)
     return cudaErrorInvalidValue;
-  const bool shared = kKernel == Kernel::kInShared;
-  const size_t shared_bytes = shared ? BlockMemory::Bytes(args.tree, W) : 0;
-  const ClusterLauncher launcher(shape, shared_bytes, stream);
+  const ClusterLauncher launcher(shape, NewtonBytes(args, W), stream);
   return cudaLaunchKernelEx(&launcher.config, NewtonKernel<W, kKernel>, args);
 }
 template <int W>

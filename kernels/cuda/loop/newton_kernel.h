@@ -7,8 +7,10 @@
 // and decides on its own when to stop.
 //
 // Symbols as in kernels/backend/backend.h. A warp works on one interval or one node of the tree at
-// a time. States and vectors lie in shared memory as [columns, W]; warp_step.h says which elements
-// a lane holds. Every thread of a cluster makes the same decisions from the same norms.
+// a time. Transitions are composed up to at most kChainNodes nodes, within blocks; through these
+// every block takes the vectors by itself, so that a pass waits for the cluster twice. States and
+// vectors lie in shared memory as [columns, W]; warp_step.h says which elements a lane holds. Every
+// thread of a cluster makes the same decisions from the same norms.
 
 #include <math.h>
 
@@ -34,7 +36,9 @@ enum NewtonSite : int {
   kAfterPropagate,
   kAfterLocalReduce,
   kAfterReduce,
-  kAfterLocalDistribute,
+  kAfterGather,
+  kAfterChain,
+  kAfterOwnNorms,
   kAfterUpdate,
   kAfterHalo,
   kAfterProgress,
@@ -52,15 +56,19 @@ class NewtonSolve {
         args_(args),
         tree_(args.tree),
         memory_(MemoryOfBlock(context, args)),
+        chain_level_(ChainLevel(args.tree)),
+        warp_(context.Uniform(context.warp())),
         warps_(context.num_threads() / kWarpSize),
-        first_(context.block() * args.tree.per_block),
+        first_(context.Uniform(context.block()) * args.tree.per_block),
         count_(Clamp(args.tree.num_intervals - first_)),
-        row_(context.lane() % W) {}
+        row_(context.lane() % W),
+        floor_(static_cast<float>(fmin(args.policy.floor(), double{kLargestFloat}))) {}
 
   DEEPPCR_DEVICE void Run() {
     if (context_.lane() == 0) progress() = args_.start;
+    HoldLayers();
     PlaceGuess();
-    while (progress().next != NextPass::kStop) {
+    while (!HasStopped(progress())) {
       const IterationKind kind = KindOf(progress());
       stages_ = 0;
       Propagate(kind);
@@ -77,14 +85,13 @@ class NewtonSolve {
 
   DEEPPCR_DEVICE void Pass() {
     const Progress& before = args_.progress[context_.cluster()];
-    if (before.next == NextPass::kStop) return;
+    if (HasStopped(before)) return;
     if (context_.lane() == 0) progress() = before;
     context_.SyncWarp(kAfterProgress);
-    const IterationKind kind = KindOf(progress());
     stages_ = EndOf(0);
-    SolveAndUpdate(kind);
+    SolveAndUpdate(KindOf(progress()));
     Keep(progress());
-    if (progress().next == NextPass::kStop) WriteFinalState();
+    if (HasStopped(progress())) WriteFinalState();
   }
 
  private:
@@ -101,13 +108,27 @@ class NewtonSolve {
                                 (block - context_.block()) * stride);
   }
 
+  DEEPPCR_DEVICE bool HasStopped(const Progress& progress) const {
+    return context_.Uniform(static_cast<int>(progress.next)) == static_cast<int>(NextPass::kStop);
+  }
   DEEPPCR_DEVICE IterationKind KindOf(const Progress& progress) const {
-    return deeppcr::KindOf(progress.next, progress.probes, args_.policy.linearization);
+    Progress uniform;
+    uniform.next = static_cast<NextPass>(context_.Uniform(static_cast<int>(progress.next)));
+    uniform.probes = context_.Uniform(progress.probes ? 1 : 0) != 0;
+    uniform.draws = context_.Uniform(progress.draws);
+    return deeppcr::KindOf(uniform, args_.policy.linearization);
   }
   // The progress of the sample, of which every warp has a copy: as nothing asks for it during a
   // pass, it would only take registers from matrices.
-  DEEPPCR_DEVICE Progress& progress() const { return memory_.OfWarps()[context_.warp()]; }
+  DEEPPCR_DEVICE Progress& progress() const { return memory_.OfWarps()[warp_]; }
+  // Code of their own for the passes that a Newton solve is made of: it has no branches for the
+  // others, which would be fetched in vain in every pass.
   DEEPPCR_DEVICE void SolveAndUpdate(IterationKind kind) {
+    if (kind.linearization != Linearization::kFull) return SolveAndUpdateAs(kind);
+    kind.linearization = Linearization::kFull;
+    SolveAndUpdateAs(kind);
+  }
+  DEEPPCR_DEVICE void SolveAndUpdateAs(IterationKind kind) {
     const int32_t stop_word = StopWord();
     if (kind.linearization != Linearization::kZero) {
       UpSweep(kind);
@@ -120,8 +141,8 @@ class NewtonSolve {
   // Takes in the outcome of a pass. By one lane of each warp.
   DEEPPCR_DEVICE void Advance(IterationKind kind, const WarpNorms& outcome) const {
     Progress next = progress();
-    AdvanceProgress(args_.policy, outcome.norms, stages_, kind.columns(args_.stack.state_dim),
-                    &next);
+    AdvanceProgress(args_.policy, outcome.norms.AsDoubles(), stages_,
+                    kind.columns(args_.stack.state_dim), &next);
     if (outcome.stop_word != 0 && next.next != NextPass::kStop)
       Stop(&next, static_cast<Termination>(outcome.stop_word));
     progress() = next;
@@ -151,24 +172,22 @@ class NewtonSolve {
   // Calls f for every interval of the block, a warp each.
   template <class F>
   DEEPPCR_DEVICE void ForIntervals(const F& f) {
-    for (int32_t i = context_.warp(); i < count_; i += warps_) f(i);
+    for (int32_t i = warp_; i < count_; i += warps_) f(i);
   }
-  // Calls f for every node of the level that this block holds, a warp each.
+  // Calls f for every node of the block on a level up to the chain which is not the last of its
+  // level, a warp each, of which `warp` is this one's place.
   template <class F>
-  DEEPPCR_DEVICE void ForNodes(int level, const F& f) {
-    const int32_t in_block = level <= tree_.local_levels ? tree_.per_block >> level : 1;
+  DEEPPCR_DEVICE void ForNodes(int level, int warp, const F& f) {
+    const int32_t in_block = tree_.per_block >> level, first = first_ >> level;
     const int32_t nodes = tree_.nodes(level);
-    const int apart = level - tree_.local_levels;
-    if (apart > 0 && (context_.block() & ((1 << apart) - 1)) != 0) return;
-    const int32_t first = static_cast<int32_t>(int64_t{first_} >> level);
-    for (int32_t k = context_.warp(); k < in_block && first + k < nodes; k += warps_) f(first + k);
+    for (int32_t k = warp; k < in_block && first + k + 1 < nodes; k += warps_) f(first + k);
   }
 
   // ---- The guess
   DEEPPCR_DEVICE void PlaceGuess() {
     const SampleGuess guess(args_.guess, args_.initial_states, context_.cluster(),
                             tree_.num_intervals, args_.stack.state_dim, W);
-    for (int32_t i = context_.warp(); count_ > 0 && i <= count_; i += warps_) {
+    for (int32_t i = warp_; count_ > 0 && i <= count_; i += warps_) {
       float* y = memory_.State(i);
       if (context_.lane() >= W) continue;
       const int32_t p = first_ + i - 1;
@@ -182,10 +201,10 @@ class NewtonSolve {
   DEEPPCR_DEVICE void Propagate(IterationKind kind) {
     ForIntervals([&](int32_t i) { PropagateInterval(i, kind); });
     stages_ += EndOf(0);
-    // Where the first nodes of the tree span blocks, their children belong to other blocks; and
-    // where there is no tree, nothing else keeps a block from running ahead of blocks that still
-    // read its data of the last pass.
-    tree_.local_levels > 0 && kind.linearization != Linearization::kZero
+    // Other blocks walk the chain over these intervals if they are its nodes; and where there is no
+    // tree, nothing else keeps a block from running ahead of blocks that still read its data of the
+    // last pass.
+    chain_level_ > 0 && kind.linearization != Linearization::kZero
         ? context_.SyncBlock(kAfterLocalPropagate)
         : context_.SyncCluster(kAfterPropagate);
   }
@@ -196,14 +215,62 @@ class NewtonSolve {
     float* const matrix =
         kind.forms_matrices() && p > 0 ? memory_.Matrix(tree_.index_of(0, p)) : nullptr;
     const float entry = EntryAt(kind.confirmation, memory_.State(i), W, p, row_);
-    StackPropagation<W, Context> steps(context_, args_.stack, kind, entry, matrix);
-    steps.Run(BeginOf(p), EndOf(p));
+    const bool full = matrix != nullptr && kind.linearization == Linearization::kFull;
+    if (PiecewiseLinear::Covers(args_.stack.activation)) {
+      const PiecewiseRule rule(args_.stack);
+      full ? PropagateAs<true>(i, kind, rule, entry, matrix)
+           : PropagateAs<false>(i, kind, rule, entry, matrix);
+    } else {
+      full ? PropagateAs<true>(i, kind, args_.stack, entry, matrix)
+           : PropagateAs<false>(i, kind, args_.stack, entry, matrix);
+    }
+  }
+  template <bool kFull, class Rule>
+  DEEPPCR_DEVICE void PropagateAs(int32_t i, IterationKind kind, const Rule& rule, float entry,
+                                  float* matrix) {
+    const int32_t p = first_ + i;
+    StackPropagation<W, kFull, Rule, Context> steps(
+        context_, rule, kind, DrawOfSigns(0, kind.draw, args_.stack.num_steps), entry, matrix);
+    const int64_t begin = BeginOf(p), end = EndOf(p);
+    if (!kInWorkspace && args_.holds_layers) {
+      steps.Run(HeldLayersOf(i), begin, end);
+    } else {
+      steps.Run(
+          LayerRows<W, W>{args_.stack.weights + begin * W * W, args_.stack.biases + begin * W},
+          begin, end);
+    }
     if (context_.lane() >= W) return;
-    const float end = EntryAt(kind.confirmation, memory_.State(i + 1), W, p + 1, row_);
-    StorePropagated(i, 0, steps.state(), end);
+    const float y = EntryAt(kind.confirmation, memory_.State(i + 1), W, p + 1, row_);
+    StorePropagated(i, 0, steps.state(), y);
     DEEPPCR_UNROLL
     for (int v = 0; v < kNumProbes && kind.probes; ++v)
       StorePropagated(i, 1 + v, steps.probe(v), 0.0F);
+  }
+  using HeldLayers = LayerRows<W, BlockMemory::HeldRow(W)>;
+  DEEPPCR_DEVICE HeldLayers HeldLayersOf(int32_t i) const {
+    const auto layers = static_cast<int32_t>(LayersOfBlock(tree_, args_.shooting_interval));
+    HeldLayers held = {memory_.HeldWeights(),
+                       memory_.HeldWeights() + layers * W * BlockMemory::HeldRow(W)};
+    held.Advance(i * args_.shooting_interval);
+    return held;
+  }
+  // Copies the layers of the block's intervals to shared memory, where they stay for the solve.
+  DEEPPCR_DEVICE void HoldLayers() {
+    if (kInWorkspace || !args_.holds_layers || count_ == 0) return;
+    constexpr int kRow = BlockMemory::HeldRow(W), kFours = W / 4;
+    const int64_t begin = BeginOf(first_);
+    const auto layers = static_cast<int32_t>(EndOf(first_ + count_ - 1) - begin);
+    const HeldLayers held = HeldLayersOf(0);
+    float* const weights = memory_.HeldWeights();
+    float* const biases = weights + (held.biases - held.weights);
+    const float* const from = args_.stack.weights + begin * W * W;
+    for (int32_t at = context_.thread(); at < layers * W * kFours; at += context_.num_threads())
+      context_.template CopyAsync<4>(from + 4 * at,
+                                     weights + at / kFours * kRow + 4 * (at % kFours));
+    for (int32_t at = context_.thread(); at < layers * kFours; at += context_.num_threads())
+      context_.template CopyAsync<4>(args_.stack.biases + begin * W + 4 * at, biases + 4 * at);
+    context_.CommitCopies();
+    context_.template WaitForCopies<0>();
   }
   // Stores a column of F_p and of the residual F_p - y_p. The residual of a probe is the rounding
   // that it has picked up.
@@ -242,123 +309,169 @@ class NewtonSolve {
     DEEPPCR_UNROLL
     for (int v = 0; v < N; ++v) sums[v] += transition.Times(context_, x[v]);
   }
-  // Memory of a node, whichever block holds the node.
   DEEPPCR_DEVICE float* ResidualOf(int level, int32_t j) const {
-    return Remote(memory_.Residual(tree_.index_of(level, j)), tree_.block_of(level, j));
+    return memory_.Residual(tree_.index_of(level, j));
   }
-  DEEPPCR_DEVICE float* PrefixOf(int level, int32_t j) const {
-    return Remote(memory_.Prefix(tree_.index_of(level, j)), tree_.block_of(level, j));
+  // The vectors that enter node j of the chain, one of the block.
+  DEEPPCR_DEVICE float* PrefixOf(int32_t j) const {
+    return memory_.Prefix(j - (first_ >> chain_level_));
   }
   DEEPPCR_DEVICE float* MatrixOf(int level, int32_t j) const {
-    return Remote(memory_.Matrix(tree_.index_of(level, j)), tree_.block_of(level, j));
+    return memory_.Matrix(tree_.index_of(level, j));
   }
 
+  // Forms the nodes up to the chain, whose children are the block's own.
   DEEPPCR_DEVICE void UpSweep(IterationKind kind) {
-    for (int level = 1; level < tree_.levels; ++level) {
-      ForNodes(level, [&](int32_t j) {
-        if (j + 1 < tree_.nodes(level)) FormNode(level, j, kind);
-      });
+    for (int level = 1; level <= chain_level_; ++level) {
+      // Where there are more warps than nodes, some form matrices while others form vectors.
+      if (kind.forms_matrices())
+        ForNodes(level, warp_, [&](int32_t j) { ComposeNode(level, j, kind.linearization); });
+      ForNodes(level, warps_ - 1 - warp_, [&](int32_t j) { ReduceNode(level, j, kind); });
       ++stages_;
-      level < tree_.local_levels ? context_.SyncBlock(kAfterLocalReduce)
-                                 : context_.SyncCluster(kAfterReduce);
+      level < chain_level_ ? context_.SyncBlock(kAfterLocalReduce)
+                           : context_.SyncCluster(kAfterReduce);
     }
   }
-  DEEPPCR_DEVICE void FormNode(int level, int32_t j, IterationKind kind) {
-    const int32_t left = 2 * j, right = left + 1;
-    const float* right_matrix = MatrixOf(level - 1, right);
-    Apply(kind, right_matrix, ResidualOf(level - 1, left), ResidualOf(level - 1, right),
-          memory_.Residual(tree_.index_of(level, j)));
-    if (!kind.forms_matrices() || !tree_.needs_matrix(level, j)) return;
-    ComposeTransitions<W>(context_, kind.linearization, right_matrix, MatrixOf(level - 1, left),
-                          memory_.Matrix(tree_.index_of(level, j)));
+  DEEPPCR_DEVICE void ComposeNode(int level, int32_t j, Linearization linearization) {
+    if (tree_.needs_matrix(level, j))
+      ComposeTransitions<W>(context_, linearization, MatrixOf(level - 1, 2 * j + 1),
+                            MatrixOf(level - 1, 2 * j), MatrixOf(level, j));
+  }
+  DEEPPCR_DEVICE void ReduceNode(int level, int32_t j, IterationKind kind) {
+    Apply(kind, MatrixOf(level - 1, 2 * j + 1), ResidualOf(level - 1, 2 * j),
+          ResidualOf(level - 1, 2 * j + 1), ResidualOf(level, j));
   }
 
+  // Takes the vectors through the chain, a warp each.
   DEEPPCR_DEVICE void DownSweep(IterationKind kind) {
-    if (context_.warp() == 0 && count_ > 0)
-      kind.vectors() == 1 ? EnterBlock<1>(kind.linearization)
-                          : EnterBlock<kNumColumns>(kind.linearization);
-    stages_ += tree_.levels - tree_.local_levels;
-    context_.SyncBlock(kAfterLocalDistribute);
-    for (int level = tree_.local_levels - 1; level >= 0; --level) {
-      ForNodes(level, [&](int32_t j) { FormPrefix(level, j, kind); });
-      ++stages_;
-      context_.SyncBlock(kAfterLocalDistribute);
+    const int32_t last = (first_ + count_ - 1) >> chain_level_;
+    if (count_ > 0) GatherChain(kind, last);
+    context_.SyncBlock(kAfterGather);
+    for (int v = warp_; v < kind.vectors() && count_ > 0; v += warps_)
+      WalkChain(kind.linearization, v, last);
+    stages_ += tree_.nodes(chain_level_) - 1 + chain_level_;
+    context_.SyncBlock(kAfterChain);
+  }
+
+  // Copies the nodes of the chain before the block's last, from whichever block, by all threads:
+  // one after another, on the way through the chain, each would be waited for. Matrices stay while
+  // they are reused. d_0 = 0: the first node has no matrix.
+  DEEPPCR_DEVICE void GatherChain(IterationKind kind, int32_t last) {
+    if (kind.forms_matrices()) CopyNodes<W * W>(1, last, memory_.Matrix(0), memory_.ChainMatrix(0));
+    CopyNodes<kNumColumns * W>(0, last, memory_.Residual(0), memory_.ChainResidual(0));
+  }
+  // Copies kFloats floats of each of the nodes first, ..., last - 1 of the chain, from the place in
+  // its block that corresponds to `from`, which is that of a block's node 0, to `to`, which is that
+  // of node 0. The last comes first: blocks that began with the same node would wait for its block.
+  template <int kFloats>
+  DEEPPCR_DEVICE void CopyNodes(int32_t first, int32_t last, float* from, float* to) {
+    constexpr int kTogether = 4, kFours = kFloats / 4;
+    const int32_t count = (last - first) * kFours, stride = context_.num_threads();
+    for (int32_t begin = context_.thread(); begin < count; begin += kTogether * stride) {
+      float values[kTogether][4] = {};
+      int32_t places[kTogether];
+      DEEPPCR_UNROLL
+      for (int k = 0; k < kTogether; ++k) {
+        const int32_t at = begin + k * stride < count ? begin + k * stride : begin;
+        const int32_t j = last - 1 - at / kFours, four = at % kFours;
+        const float* const node = Remote(from + tree_.index_of(chain_level_, j) * kFloats,
+                                         tree_.block_of(chain_level_, j));
+        context_.LoadFour(node + 4 * four, values[k]);
+        places[k] = j * kFloats + 4 * four;
+      }
+      DEEPPCR_UNROLL
+      for (int k = 0; k < kTogether; ++k)
+        if (begin + k * stride < count) context_.StoreFour(values[k], to + places[k]);
     }
   }
-  // Computes the vectors that enter the block, those of its node at local_levels: on the way down
-  // to it, a block makes for itself what the nodes on the way would else make one after another,
-  // with a barrier of the cluster behind each. The bits are the same.
+  // Takes vector v through the nodes of the chain, as far as the block's own, and stores what
+  // enters these. Every block does so by itself, from the first node on: so it waits for other
+  // blocks only once, and has the bits that they have.
+  DEEPPCR_DEVICE void WalkChain(Linearization linearization, int v, int32_t last) {
+    const int32_t own = first_ >> chain_level_;
+    if (own == 0) StorePrefix(0, v, 0.0F);
+    if (last == 0) return;
+    const float* residual = memory_.ChainResidual(0) + v * W + row_;
+    float d = *residual;
+    if (own <= 1) StorePrefix(1, v, d);
+    Transition<W> next(context_, linearization, memory_.ChainMatrix(1));
+    for (int32_t j = 1; j < last; ++j) {
+      // The node after this one is on its way meanwhile; that behind the last belongs to nobody.
+      const Transition<W> transition = next;
+      next = Transition<W>(context_, linearization, memory_.ChainMatrix(j + 1));
+      residual += kNumColumns * W;
+      d = *residual + transition.Times(context_, d);
+      if (j + 1 >= own) StorePrefix(j + 1, v, d);
+    }
+  }
+  // Stores what enters node j of the chain, one of the block.
+  DEEPPCR_DEVICE void StorePrefix(int32_t j, int v, float d) const {
+    if (context_.lane() < W) PrefixOf(j)[v * W + row_] = d;
+  }
+  // Computes the vectors that enter interval i of the block, from its node of the chain on: a left
+  // node takes those of its parent, a right node those that have gone through the left node.
   template <int N>
-  DEEPPCR_DEVICE void EnterBlock(Linearization linearization) {
-    float prefix[N] = {};
-    for (int level = tree_.levels - 1; level >= tree_.local_levels; --level) {
-      const int32_t j = first_ >> level;
-      if (j % 2 == 0) continue;  // a left node takes the vectors of its parent
-      const float* const base = ResidualOf(level, j - 1);
+  DEEPPCR_DEVICE void EnterInterval(Linearization linearization, int32_t i, float (&d)[N]) {
+    const int32_t p = first_ + i;
+    const float* const entering = PrefixOf(p >> chain_level_);
+    DEEPPCR_UNROLL
+    for (int v = 0; v < N; ++v) d[v] = entering[v * W + row_];
+    for (int level = chain_level_ - 1; level >= 0; --level) {
+      const int32_t left = (p >> level) - 1;
+      if (left % 2 != 0) continue;
+      const float* const residual = ResidualOf(level, left);
       float sums[N];
       DEEPPCR_UNROLL
-      for (int v = 0; v < N; ++v) sums[v] = base[v * W + row_];
-      if (j > 1) AddProducts(linearization, MatrixOf(level, j - 1), prefix, sums);
+      for (int v = 0; v < N; ++v) sums[v] = residual[v * W + row_];
+      if (left > 0) AddProducts(linearization, MatrixOf(level, left), d, sums);
       DEEPPCR_UNROLL
-      for (int v = 0; v < N; ++v) prefix[v] = sums[v];
+      for (int v = 0; v < N; ++v) d[v] = sums[v];
     }
-    if (context_.lane() >= W) return;
-    float* const out =
-        memory_.Prefix(tree_.index_of(tree_.local_levels, first_ >> tree_.local_levels));
-    DEEPPCR_UNROLL
-    for (int v = 0; v < N; ++v) out[v * W + row_] = prefix[v];
-  }
-  // Computes the vectors that enter a node: a left node takes those of its parent, a right node
-  // those that have gone through the left node.
-  DEEPPCR_DEVICE void FormPrefix(int level, int32_t j, IterationKind kind) {
-    float* out = memory_.Prefix(tree_.index_of(level, j));
-    if (j == 0) return Copy(kind, nullptr, out);
-    if (j == 1) return Copy(kind, ResidualOf(level, 0), out);
-    const float* parent = PrefixOf(level + 1, j / 2);
-    if (j % 2 == 0) return Copy(kind, parent, out);
-    Apply(kind, MatrixOf(level, j - 1), parent, ResidualOf(level, j - 1), out);
-  }
-  // Copies the vectors in use; null: zeros.
-  DEEPPCR_DEVICE void Copy(IterationKind kind, const float* from, float* to) const {
-    if (context_.lane() >= W) return;
-    for (int v = 0; v < kind.vectors(); ++v)
-      to[v * W + row_] = from == nullptr ? 0.0F : from[v * W + row_];
   }
 
   // ---- (3) y_p <- F_p + A_p d_{p-1}
   DEEPPCR_DEVICE WarpNorms Update(IterationKind kind, int32_t stop_word) {
-    WarpNorms mine = {};
+    WarpNorms mine;
     ForIntervals([&](int32_t i) { Merge(UpdateInterval(i, kind), &mine.norms); });
     ++stages_;
     mine.stop_word = stop_word;
-    if (context_.lane() == 0) memory_.Norms()[context_.warp()] = mine;
+    if (context_.lane() == 0) memory_.Norms()[warp_] = mine;
+    context_.SyncBlock(kAfterOwnNorms);
+    if (warp_ == 0) MergeWarps();
     context_.SyncCluster(kAfterUpdate);
-    TakeHalo(kind);
-    const WarpNorms all = NormsOfCluster();
-    context_.SyncWarp(kAfterHalo);  // the warp that took the halo works on the first interval
-    return all;
+    if (warp_ == warps_ - 1) TakeHalo(kind);
+    if (warp_ == 0) MergeBlocks();
+    context_.SyncBlock(kAfterHalo);
+    return memory_.ClusterNorms();
   }
-
-  DEEPPCR_DEVICE UpdateNorms UpdateInterval(int32_t i, IterationKind kind) {
-    const int32_t p = first_ + i, leaf = tree_.index_of(0, p);
-    const bool corrected = p > 0 && kind.linearization != Linearization::kZero;
-    const Transition<W> transition(
-        context_, corrected ? kind.linearization : Linearization::kIdentity, memory_.Matrix(leaf));
+  DEEPPCR_DEVICE RelativeNorms UpdateInterval(int32_t i, IterationKind kind) {
+    const IntervalNorms norms =
+        kind.vectors() == 1 ? UpdateAs<1>(i, kind) : UpdateAs<kNumColumns>(i, kind);
+    return RelativeNormsOf(MergeOfWarp(context_, norms), floor_);
+  }
+  template <int N>
+  DEEPPCR_DEVICE IntervalNorms UpdateAs(int32_t i, IterationKind kind) {
+    const int32_t p = first_ + i;
+    float corrections[N] = {};
+    if (p > 0 && kind.linearization != Linearization::kZero) {
+      float prefixes[N];
+      EnterInterval(kind.linearization, i, prefixes);
+      AddProducts(kind.linearization, MatrixOf(0, p), prefixes, corrections);
+    }
     IntervalUpdate update(kind);
-    for (int v = 0; v < kind.vectors(); ++v) {
-      const float prefix = corrected ? memory_.Prefix(leaf)[v * W + row_] : 0.0F;
-      const float correction = transition.Times(context_, prefix);
-      if (context_.lane() < W)
-        update.Take(v, memory_.Propagated(i)[v * W + row_], correction, W,
+    if (context_.lane() < W) {
+      DEEPPCR_UNROLL
+      for (int v = 0; v < N; ++v)
+        update.Take(v, memory_.Propagated(i)[v * W + row_], corrections[v], W,
                     memory_.State(i + 1) + row_);
     }
-    return NormsByWarp(context_, MergeOfWarp(context_, update.norms()), args_.policy.floor());
+    return update.norms();
   }
 
   // Takes the last state of the block before; in a confirmation, the columns beside that state. All
   // columns are loaded before the first is stored.
   DEEPPCR_DEVICE void TakeHalo(IterationKind kind) {
-    if (context_.block() == 0 || context_.warp() != 0 || count_ == 0) return;
+    if (first_ == 0 || count_ == 0) return;
     const float* last = Remote(memory_.State(tree_.per_block), context_.block() - 1);
     if (context_.lane() >= W) return;
     const int first = kind.confirms() ? kUpdateColumn : 0;
@@ -372,18 +485,19 @@ class NewtonSolve {
       if (v >= first && v < end) memory_.State(0)[v * W + row_] = columns[v];
   }
 
-  // Merges the norms of all warps of the cluster; a lane reads those of one block, or half of them.
-  DEEPPCR_DEVICE WarpNorms NormsOfCluster() {
-    constexpr int kSharers = kWarpSize / kMostClusterBlocks;
-    const int block = context_.lane() % kMostClusterBlocks;
-    WarpNorms all = {};
-    if (block < tree_.num_blocks) {
-      const WarpNorms* const norms = Remote(memory_.Norms(), block);
-      for (int w = context_.lane() / kMostClusterBlocks; w < warps_; w += kSharers)
-        Merge(norms[w].norms, &all.norms);
-      all.stop_word = norms[0].stop_word;
-    }
-    return {MergeOfWarp(context_, all.norms), context_.Shuffle(all.stop_word, 0)};
+  // Merge the norms of the warps of the block, and those of the blocks of the cluster, by a warp, a
+  // lane each: all warps of a cluster that read all norms would wait for one another.
+  DEEPPCR_DEVICE void MergeWarps() {
+    WarpNorms mine;
+    if (context_.lane() < warps_) mine = memory_.Norms()[context_.lane()];
+    const RelativeNorms all = MergeOfWarp(context_, mine.norms);
+    if (context_.lane() == 0) memory_.BlockNorms() = {all, mine.stop_word};
+  }
+  DEEPPCR_DEVICE void MergeBlocks() {
+    WarpNorms mine;
+    if (context_.lane() < tree_.num_blocks) mine = *Remote(&memory_.BlockNorms(), context_.lane());
+    const RelativeNorms all = MergeOfWarp(context_, mine.norms);
+    if (context_.lane() == 0) memory_.ClusterNorms() = {all, mine.stop_word};
   }
 
   // ---- The answer
@@ -395,8 +509,7 @@ class NewtonSolve {
   }
   DEEPPCR_DEVICE void WriteFinalState() {
     const int32_t last = tree_.num_intervals - 1 - first_;
-    if (last < 0 || last >= count_ || context_.warp() != last % warps_ || context_.lane() >= W)
-      return;
+    if (last < 0 || last >= count_ || warp_ != last % warps_ || context_.lane() >= W) return;
     args_.final_states[int64_t{context_.cluster()} * W + row_] = memory_.State(last + 1)[row_];
   }
   // Writes the states within an interval, propagated from its entry, and the state at its end.
@@ -418,10 +531,12 @@ class NewtonSolve {
   const NewtonArgs& args_;
   const IntervalTree tree_;
   const BlockMemory memory_;
-  const int warps_;
+  const int chain_level_;
+  const int warp_, warps_;
   const int32_t first_;  // first interval of the block
   const int32_t count_;  // intervals of the block, at the end of the cluster fewer or none
   const int row_;
+  const float floor_;
   int64_t stages_ = 0;  // stages of the pass, counted as its loops run
 };
 

@@ -94,6 +94,31 @@ DEEPPCR_DEVICE void WithActivation(Activation activation, const F& f) {
   }
 }
 
+// An activation of two straight parts, without a switch: in a loop whose steps wait for one another
+// a switch over all activations takes longer than a step. The bits are those of the functions above
+// and below.
+struct PiecewiseLinear {
+  float below;  // slope where a < 0
+  bool flat;    // relu: 0 there, not 0 a, which may be -0 or NaN
+
+  static DEEPPCR_DEVICE bool Covers(Activation activation) {
+    return activation == Activation::kIdentity || activation == Activation::kRelu ||
+           activation == Activation::kLeakyRelu;
+  }
+  explicit DEEPPCR_DEVICE PiecewiseLinear(Activation activation)
+      : below(activation == Activation::kIdentity    ? 1.0F
+              : activation == Activation::kLeakyRelu ? 0.01F
+                                                     : 0.0F),
+        flat(activation == Activation::kRelu) {}
+};
+DEEPPCR_DEVICE float Activate(const PiecewiseLinear& activation, float a) {
+  const float negative = activation.flat ? 0.0F : activation.below * a;
+  return a < 0.0F ? negative : a;
+}
+DEEPPCR_DEVICE float Differentiate(const PiecewiseLinear& activation, float a) {
+  return a > 0.0F ? 1.0F : activation.below;
+}
+
 // s (1 - s) of the sigmoid s at a, from the smaller tail, which keeps its digits.
 DEEPPCR_DEVICE float SigmoidSlope(float a) {
   const float tail = Sigmoid(-fabsf(a));

@@ -26,6 +26,8 @@ constexpr int PanelWidth(int64_t dim) {
   return static_cast<int>((dim + kPanelCols - 1) / kPanelCols * kPanelCols);
 }
 
+inline constexpr int kUnusedRows = kMostStepRows;
+
 // R vectors of K elements, K a multiple of kPanelCols, in shared memory: four elements of each
 // vector in turn, so that a lane reads any number of vectors from one address and constants. Behind
 // every quarter there are four unused floats, so that the lanes of a row do not ask for the same
@@ -40,7 +42,10 @@ struct VectorShape {
   // Floats from four elements of a vector to the next four.
   constexpr int stride() const { return 4 * rows; }
   constexpr int quarter() const { return cols / kSegments * rows + 4; }
-  constexpr int floats() const { return kSegments * quarter(); }
+  // Floats of all vectors. A lane may load vectors that do not exist, whose sums nobody takes:
+  // behind the last ones there are kUnusedRows unused places, so that it does not read what other
+  // warps write meanwhile.
+  constexpr int floats() const { return kSegments * quarter() + 4 * kUnusedRows; }
   // Place of element k of vector r.
   constexpr int Place(int r, int k) const {
     const int fours = cols / kSegments;
@@ -166,16 +171,12 @@ class HeldPanel {
   float weights_[kGroups][1][4];
 };
 
-// The first `count` of vectors in shared memory. A lane may load vectors that do not exist, whose
-// sums nobody takes: behind the last vectors of a block there are kUnusedRows unused places,
-// however few vectors there are.
+// The first `count` of vectors in shared memory.
 struct PanelVectors {
   const float* at;
   VectorShape shape;
   int count;
 };
-inline constexpr int kUnusedRows = kMostStepRows;
-
 // Vectors that are loaded together, before the first product with one of them.
 inline constexpr int kVectorsLoaded = 4;
 

@@ -33,8 +33,9 @@ struct SlopeRange {
 
 // Slopes of factor * act within `reach` of a: `slope` at a itself, the slope towards zero, where
 // tanh and sigmoid are steepest, and the slope above, where the other activations are.
-DEEPPCR_DEVICE SlopeRange SlopesNear(Activation activation, float factor, float a, float reach,
-                                     float slope) {
+template <class ActivationType>
+DEEPPCR_DEVICE SlopeRange SlopesNear(const ActivationType& activation, float factor, float a,
+                                     float reach, float slope) {
   const float nearer = factor * Differentiate(activation, a - fmaxf(fminf(a, reach), -reach));
   const float above = factor * Differentiate(activation, a + reach);
   return {fminf(fminf(nearer, above), slope), fmaxf(fmaxf(nearer, above), slope)};

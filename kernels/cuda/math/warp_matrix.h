@@ -8,6 +8,7 @@
 
 #include <math.h>
 
+#include "kernels/cuda/math/tile_matrix.h"
 #include "kernels/cuda/runtime/device_code.h"
 #include "kernels/cuda/stack/warp_step.h"
 #include "kernels/iteration/pass.h"
@@ -62,30 +63,6 @@ DEEPPCR_DEVICE void LoadRow(Context& context, const float* from, float (&row)[N]
   }
 }
 
-// product = right left, where `product` is neither of the factors, and `right` is at an address
-// aligned to 16 bytes. All loads of a part of the rows stand before its first store: a store may be
-// to what is loaded next, for all the compiler knows, and factors may lie in another block's
-// memory.
-template <int W, class Context>
-DEEPPCR_DEVICE void MultiplyMatrices(Context& context, const float* right, const float* left,
-                                     float* product) {
-  // Rows of which registers hold the products, beside two vectors of W.
-  constexpr int kRows = W < kWarpSize ? kColumnRows<W> : kColumnRows<W> / 4;
-  float whole[W], row[W], products[kRows];
-  const int first = FirstRow<W>(context.lane()), j = context.lane() % W;
-  DEEPPCR_UNROLL
-  for (int k = 0; k < W; ++k) whole[k] = left[k * W + j];
-  for (int begin = first; begin < first + kColumnRows<W>; begin += kRows) {
-    DEEPPCR_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      LoadRow(context, right + (begin + r) * W, row);
-      products[r] = RowTimes<W>(row, whole);
-    }
-    DEEPPCR_UNROLL
-    for (int r = 0; r < kRows; ++r) product[(begin + r) * W + j] = products[r];
-  }
-}
-
 // left <- right left, where `right` is at an address aligned to 16 bytes. `site` is between the
 // reads of a column, which lanes share, and its stores.
 template <int W, class Context>
@@ -101,6 +78,21 @@ DEEPPCR_DEVICE void MultiplyInPlace(Context& context, int site, const float* rig
   }
   context.SyncWarp(site);
   StoreColumn<W>(context, column, left);
+}
+
+// product = right left, on the tensor cores, where `right` is at an address aligned to 8 bytes. All
+// loads stand before the first store: a store may be to what is loaded next, for all the compiler
+// knows.
+template <int W, class Context>
+DEEPPCR_DEVICE void MultiplyMatrices(Context& context, const float* right, const float* left,
+                                     float* product) {
+  TileMatrix<W> factor, result;
+  RowPairs<W> pairs;
+  pairs.template Load<W>(context,
+                         [&](int at, float(&two)[2]) { context.LoadTwo(right + at, two); });
+  factor.Load(context, left);
+  factor.LeftProduct(context, pairs, result);
+  result.Store(context, product);
 }
 
 // Loads a lane's part of a transposed matrix: Multiply gives the lane's element of the product with
@@ -120,6 +112,7 @@ DEEPPCR_DEVICE LayerPart<W> LoadTransposed(Context& context, const float* matrix
 template <int W>
 class Transition {
  public:
+  Transition() = default;
   template <class Context>
   DEEPPCR_DEVICE Transition(Context& context, Linearization kind, const float* matrix)
       : kind_(kind), diagonal_(kind == Linearization::kDiagonal ? matrix[context.lane() % W] : 0) {
@@ -135,8 +128,8 @@ class Transition {
   }
 
  private:
-  const Linearization kind_;
-  const float diagonal_;
+  Linearization kind_ = Linearization::kIdentity;
+  float diagonal_ = 0.0F;
   LayerPart<W> part_ = {};
 };
 

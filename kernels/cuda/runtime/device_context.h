@@ -19,6 +19,9 @@ class DeviceContext {
  public:
   __device__ __forceinline__ int lane() const { return threadIdx.x % kWarpSize; }
   __device__ __forceinline__ int warp() const { return threadIdx.x / kWarpSize; }
+  // An integer that is the same in all lanes, by all of them: branches on it do not part lanes, as
+  // far as the compiler can see.
+  __device__ __forceinline__ int Uniform(int x) const { return __shfl_sync(0xFFFFFFFFU, x, 0); }
   __device__ __forceinline__ int thread() const { return threadIdx.x; }
   __device__ __forceinline__ int num_threads() const { return blockDim.x; }
   // In a launch without clusters every block is a cluster.
@@ -44,6 +47,13 @@ class DeviceContext {
         to[i + 2] = four.z;
         to[i + 3] = four.w;
       }
+    } else if constexpr (N % 2 == 0) {
+#pragma unroll
+      for (int i = 0; i < N; i += 2) {
+        const float2 two = __ldg(reinterpret_cast<const float2*>(from + i));
+        to[i] = two.x;
+        to[i + 1] = two.y;
+      }
     } else {
 #pragma unroll
       for (int i = 0; i < N; ++i) to[i] = __ldg(from + i);
@@ -56,6 +66,14 @@ class DeviceContext {
     to[1] = four.y;
     to[2] = four.z;
     to[3] = four.w;
+  }
+  __device__ __forceinline__ void StoreFour(const float (&from)[4], float* to) const {
+    *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
+  }
+  __device__ __forceinline__ void LoadTwo(const float* from, float (&to)[2]) const {
+    const float2 two = *reinterpret_cast<const float2*>(from);
+    to[0] = two.x;
+    to[1] = two.y;
   }
   template <int N>
   __device__ __forceinline__ void CopyAsync(const float* from, float* to) const {
@@ -80,6 +98,29 @@ class DeviceContext {
   template <class T>
   __device__ __forceinline__ T ShuffleXor(T value, int mask) const {
     return __shfl_xor_sync(0xFFFFFFFFU, value, mask);
+  }
+  // The bits of floats that are not negative are in the order of the floats.
+  __device__ __forceinline__ float LargestOfWarp(float x) const {
+    return __uint_as_float(__reduce_max_sync(0xFFFFFFFFU, __float_as_uint(x)));
+  }
+  __device__ __forceinline__ bool AllOfWarp(bool x) const {
+    return __all_sync(0xFFFFFFFFU, x ? 1 : 0) != 0;
+  }
+
+  static __device__ __forceinline__ float RoundToTf32(float x) {
+    return __uint_as_float((__float_as_uint(x) + 0x1000U) & 0xFFFFE000U);
+  }
+  static __device__ __forceinline__ float CutToTf32(float x) {
+    return __uint_as_float(__float_as_uint(x) & 0xFFFFE000U);
+  }
+  __device__ __forceinline__ void AddProduct(const float (&a)[4], const float (&b)[2],
+                                             float (&d)[4]) const {
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
+          "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
   }
 };
 

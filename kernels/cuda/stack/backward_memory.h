@@ -10,17 +10,6 @@
 
 namespace deeppcr::cuda {
 
-// Largest number of nodes of the chain. The scan multiplies matrices up to the level of the tree
-// that has no more nodes than this; a vector goes through the nodes of that level one after
-// another. The chain is cheaper than four more levels up and down, and with clusters of at most so
-// many blocks a node of the tree never spans two blocks.
-inline constexpr int kChainNodes = 16;
-constexpr int ChainLevel(const IntervalTree& tree) {
-  int level = 0;
-  while (tree.nodes(level) > kChainNodes) ++level;
-  return level;
-}
-
 // Layout of a block's memory for a scan.
 template <int W>
 struct BackwardMemory {

@@ -3,7 +3,8 @@
 #define DEEPPCR_KERNELS_CUDA_STACK_JACOBIAN_H_
 
 // Jacobians of the steps of a dense stack, and products of the Jacobians of consecutive steps,
-// which a warp holds in registers by columns (warp_matrix.h).
+// which a warp holds in registers: by columns (warp_matrix.h) where they are what is asked for, as
+// tiles (tile_matrix.h) where they only have to lead to it.
 
 #include <math.h>
 
@@ -11,6 +12,7 @@
 
 #include "kernels/cuda/math/rounding_source.h"
 #include "kernels/cuda/math/slope_near.h"
+#include "kernels/cuda/math/tile_matrix.h"
 #include "kernels/cuda/math/warp_matrix.h"
 #include "kernels/cuda/runtime/device_code.h"
 #include "kernels/cuda/stack/warp_step.h"
@@ -59,6 +61,16 @@ DEEPPCR_DEVICE void Tangents(Context& context, const StackView& stack, int64_t l
     const float s = context.Shuffle(slope, i);
     column[r] = stack.residual ? fmaf(s, product, column[r]) : s * product;
   }
+}
+
+// tangents <- J tangents, on the tensor cores. The identity part of a residual step is added in
+// full.
+template <int W, class Context>
+DEEPPCR_DEVICE void Tangents(Context& context, const RowPairs<W>& layer, float slope, bool residual,
+                             TileMatrix<W>& tangents) {
+  TileMatrix<W> product;
+  tangents.LeftProduct(context, layer, product);
+  tangents.TakeScaled(context, slope, product, residual);
 }
 
 }  // namespace deeppcr::cuda

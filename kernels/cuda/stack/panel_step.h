@@ -39,9 +39,9 @@ struct PanelStackView {
   bool residual;
   Activation activation;
 
-  DEEPPCR_DEVICE PanelLayers StepsOf(int64_t sample) const;
+  DEEPPCR_DEVICE PanelLayers StepsOf(int64_t sample, int32_t draw = 0) const;
   constexpr int64_t StepFloats(int rows) const {
-    return 2 * VectorShape::For(width, rows).floats() + 4 * kUnusedRows;
+    return 2 * VectorShape::For(width, rows).floats();
   }
   template <class Team>
   DEEPPCR_DEVICE auto NewSoleStep(const Team& team, float* memory) const {
@@ -59,15 +59,16 @@ class PanelLayers {
  public:
   struct Layer {
     PanelLayer layer;
-    int64_t step;  // 0-based; gives the signs of the rounding probes
+    int64_t draw;  // see DrawOfSigns
   };
 
-  explicit DEEPPCR_DEVICE PanelLayers(const PanelStackView& stack) : stack_(stack) {}
+  DEEPPCR_DEVICE PanelLayers(const PanelStackView& stack, int32_t draw)
+      : stack_(stack), signs_(DrawOfSigns(0, draw, stack.num_steps)) {}
 
   DEEPPCR_DEVICE Layer At(int64_t l) const {
     return {{stack_.weights + l * Floats(), stack_.biases + l * stack_.width, nullptr, stack_.width,
              stack_.width},
-            l};
+            signs_ + l};
   }
   // Prefetches a layer ahead: each layer is used only once, by a team that waits for the layer.
   template <class Team>
@@ -86,9 +87,12 @@ class PanelLayers {
  private:
   DEEPPCR_DEVICE int64_t Floats() const { return int64_t{stack_.width} * stack_.width; }
   const PanelStackView& stack_;
+  const int64_t signs_;  // draws the signs of the first step
 };
 
-DEEPPCR_DEVICE PanelLayers PanelStackView::StepsOf(int64_t) const { return PanelLayers(*this); }
+DEEPPCR_DEVICE PanelLayers PanelStackView::StepsOf(int64_t, int32_t draw) const {
+  return {*this, draw};
+}
 
 // The barrier call of a step.
 enum PanelStackSite : int { kAfterStackLayer = 48, kNumPanelStackSites };
@@ -141,7 +145,8 @@ class PanelStackStep {
     const float next = FinishStep(stack_, i, a, State(0, i));
     const float slope = rows_ > 1 || diagonal_ != nullptr ? SlopeAt(stack_, a) : 0.0F;
     const float branch = stack_.residual ? next - State(0, i) : 0.0F;
-    const float length = sqrtf(fminf(fmaf(bias, bias, p.squares), kLargestFloat));
+    const float squared = fmaf(bias, bias, p.squares) * SquaredRoundingOfSum(stack_.state_dim);
+    const float length = sqrtf(fminf(squared, kLargestFloat));
     SlopeRange near = {slope, slope};
     if constexpr (N > kNumProbes) {
       if (probes_ > 0 && p.skipped == 0) {
@@ -164,7 +169,7 @@ class PanelStackStep {
       const float beside = stack_.residual ? State(r, i) : 0.0F;
       const float carried = probe ? near.Carry(product, beside) : fmaf(slope, product, beside);
       float value = r == 0 ? next : carried;
-      if (probe) value += RoundingSource(size, r - 1, i, step.step);
+      if (probe) value += RoundingSource(size, r - 1, i, step.draw);
       team_.Put(&At(next_, r, i), real ? value : 0.0F);
     });
   }

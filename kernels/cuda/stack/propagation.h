@@ -12,6 +12,7 @@
 #include "kernels/cuda/loop/interval_norms.h"
 #include "kernels/cuda/math/rounding_source.h"
 #include "kernels/cuda/math/slope_near.h"
+#include "kernels/cuda/math/tile_matrix.h"
 #include "kernels/cuda/math/warp_matrix.h"
 #include "kernels/cuda/stack/jacobian.h"
 #include "kernels/cuda/stack/warp_step.h"
@@ -19,40 +20,90 @@
 
 namespace deeppcr::cuda {
 
-template <int W, class Context>
+// Layers of an interval: rows of W weights, kRowStride floats apart, one layer behind the other. In
+// shared memory rows lie apart; in global memory, where nobody writes them, one behind the other.
+template <int W, int kRowStride>
+struct LayerRows {
+  const float* weights;
+  const float* biases;
+
+  DEEPPCR_DEVICE void Advance(int layers) {
+    weights += layers * W * kRowStride;
+    biases += layers * W;
+  }
+  template <class Context>
+  DEEPPCR_DEVICE LayerPart<W> Part(Context& context) const {
+    const LanePart<W> at(context.lane());
+    const float* const row = weights + at.row * kRowStride + at.first_column;
+    LayerPart<W> part;
+    if constexpr (kRowStride == W) {
+      context.LoadConstants(row, part.weights);
+    } else {
+      LoadRow(context, row, part.weights);
+    }
+    part.bias = biases[at.row];
+    return part;
+  }
+  template <class Context>
+  DEEPPCR_DEVICE void Pairs(Context& context, RowPairs<W>& pairs) const {
+    pairs.template Load<kRowStride>(context, [&](int at, float(&two)[2]) {
+      if constexpr (kRowStride == W) {
+        context.LoadConstants(weights + at, two);
+      } else {
+        context.LoadTwo(weights + at, two);
+      }
+    });
+  }
+};
+
+// kFull: the matrix is wanted, and is full. Rule: a StackView, or a PiecewiseRule, whose steps take
+// a third of the time.
+template <int W, bool kFull, class Rule, class Context>
 class StackPropagation {
  public:
-  // `entry`: the lane's element of the state. `matrix`: null if no matrix is wanted; a diagonal is
-  // that of a single step.
-  DEEPPCR_DEVICE StackPropagation(Context& context, const StackView& stack, IterationKind kind,
-                                  float entry, float* matrix)
+  // `signs`: draws the signs of the first step's rounding. `entry`: the lane's element of the
+  // state. `matrix`: null if no matrix is wanted; a diagonal is that of a single step.
+  DEEPPCR_DEVICE StackPropagation(Context& context, const Rule& rule, IterationKind kind,
+                                  int64_t signs, float entry, float* matrix)
       : context_(context),
-        stack_(stack),
-        kind_(kind),
+        rule_(rule),
+        carries_probes_(kind.probes),
         matrix_(matrix),
         row_(context.lane() % W),
+        signs_(signs),
         z_(entry) {}
 
-  // Makes steps (begin, end].
-  DEEPPCR_DEVICE void Run(int64_t begin, int64_t end) {
-    const bool full = matrix_ != nullptr && kind_.linearization == Linearization::kFull;
+  // Makes steps (begin, end], whose layers begin at `layers`.
+  template <int kRowStride>
+  DEEPPCR_DEVICE void Run(LayerRows<W, kRowStride> layers, int64_t begin, int64_t end) {
+    LayerPart<W> next_layer = layers.Part(context_);
+    RowPairs<W> next_pairs = {};
+    if constexpr (kFull) {
+      layers.Pairs(context_, next_pairs);
+      tangents_.SetIdentity(context_);
+    }
     for (int64_t l = begin; l < end; ++l) {
-      const LayerPart<W> layer = LoadLayer<W>(context_, stack_, l);
+      // The layer after this one is on its way while this one is multiplied.
+      const LayerPart<W> layer = next_layer;
+      const RowPairs<W> pairs = next_pairs;
+      if (!kFull && matrix_ != nullptr) diagonal_ = layers.weights[row_ * (kRowStride + 1)];
+      if (l + 1 < end) layers.Advance(1);
+      next_layer = layers.Part(context_);
+      if constexpr (kFull) layers.Pairs(context_, next_pairs);
       const float a = Multiply<W>(context_, layer, z_) + layer.bias;
-      const float next = FinishStep(stack_, row_, a, z_);
-      if (matrix_ != nullptr || kind_.probes) {
-        const float slope = SlopeAt(stack_, a);
-        // Before the tangents, which need the registers of the layer.
-        if (kind_.probes) Probes(layer, l, a, slope, next);
-        if (full) {
-          l == begin ? FirstTangents<W>(context_, stack_, l, slope, column_)
-                     : Tangents<W>(context_, stack_, l, slope, column_);
+      const float next = FinishStep(rule_, row_, a, z_);
+      if (kFull || matrix_ != nullptr || carries_probes_) {
+        const float slope = SlopeAt(rule_, a);
+        if (carries_probes_) Probes(layer, l, a, slope, next);
+        if constexpr (kFull) {
+          Tangents(context_, pairs, slope, rule_.residual, tangents_);
+        } else if (matrix_ != nullptr) {
+          StoreDiagonal(slope);
         }
-        if (matrix_ != nullptr && !full) StoreDiagonal(l, slope);
       }
       z_ = next;
     }
-    if (full) StoreColumn<W>(context_, column_, matrix_);
+    if constexpr (kFull) tangents_.Store(context_, matrix_);
   }
 
   // The lane's element of the state, and of a probe.
@@ -60,9 +111,8 @@ class StackPropagation {
   DEEPPCR_DEVICE float probe(int v) const { return probes_[v]; }
 
  private:
-  DEEPPCR_DEVICE void StoreDiagonal(int64_t l, float slope) const {
-    const float weight = stack_.weights[(l * W + row_) * W + row_];
-    if (context_.lane() < W) matrix_[row_] = fmaf(slope, weight, stack_.residual ? 1.0F : 0.0F);
+  DEEPPCR_DEVICE void StoreDiagonal(float slope) const {
+    if (context_.lane() < W) matrix_[row_] = fmaf(slope, diagonal_, rule_.residual ? 1.0F : 0.0F);
   }
 
   // Size that the rounding of the step is proportional to (kernels/cpu/kernels_impl.h has the
@@ -71,7 +121,7 @@ class StackPropagation {
   // a, and `product` is the largest product of a probe.
   DEEPPCR_DEVICE float RoundingSize(const LayerPart<W>& layer, float a, float product, float next,
                                     float slope, SlopeRange* slopes) {
-    const float largest = LargestOfWarp(context_, fmaxf(fabsf(next), fabsf(z_)));
+    const float largest = context_.LargestOfWarp(fmaxf(fmaxf(fabsf(next), fabsf(z_)), 0.0F));
     const float scale = PowerOfTwoBelow(largest), inverse = 1.0F / scale;
     LayerPart<W> squares;
     DEEPPCR_UNROLL
@@ -79,10 +129,11 @@ class StackPropagation {
       squares.weights[j] = layer.weights[j] * layer.weights[j];
     const float before = z_ * inverse, after = next * inverse, bias = layer.bias * inverse;
     const float sum = Multiply<W>(context_, squares, before * before);
-    const float length = sqrtf(fminf(fmaf(bias, bias, sum), kLargestFloat));
-    *slopes = SlopesNear(stack_, a, ReachOf(length * scale, product), slope);
+    const float squared = fmaf(bias, bias, sum) * SquaredRoundingOfSum(rule_.state_dim);
+    const float length = sqrtf(fminf(squared, kLargestFloat));
+    *slopes = SlopesNear(rule_, a, ReachOf(length * scale, product), slope);
     const float terms = slopes->Largest() * length;
-    const float branch = stack_.residual ? after - before : 0.0F;
+    const float branch = rule_.residual ? after - before : 0.0F;
     return sqrtf(fmaf(after, after, fmaf(branch, branch, terms * terms))) * scale;
   }
 
@@ -99,18 +150,20 @@ class StackPropagation {
     const float size = RoundingSize(layer, a, largest, next, slope, &slopes);
     DEEPPCR_UNROLL
     for (int v = 0; v < kNumProbes; ++v)
-      probes_[v] = slopes.Carry(products[v], stack_.residual ? probes_[v] : 0.0F) +
-                   RoundingSource(size, v, row_, l);
+      probes_[v] = slopes.Carry(products[v], rule_.residual ? probes_[v] : 0.0F) +
+                   RoundingSource(size, v, row_, signs_ + l);
   }
 
   Context& context_;
-  const StackView& stack_;
-  const IterationKind kind_;
+  const Rule& rule_;
+  const bool carries_probes_;
   float* const matrix_;
   const int row_;
+  const int64_t signs_;
   float z_;
   float probes_[kNumProbes] = {};
-  float column_[kColumnRows<W>] = {};
+  float diagonal_ = 0.0F;
+  TileMatrix<W> tangents_;
 };
 
 }  // namespace deeppcr::cuda

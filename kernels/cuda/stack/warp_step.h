@@ -140,6 +140,20 @@ DEEPPCR_DEVICE float FinishStep(const Stack& stack, int row, float pre_activatio
   return stack.residual ? fmaf(stack.scale, activated, z) : activated;
 }
 
+// What FinishStep needs of a stack whose activation is of two straight parts.
+struct PiecewiseRule {
+  int32_t state_dim;
+  float scale;
+  bool residual;
+  PiecewiseLinear activation;
+
+  explicit DEEPPCR_DEVICE PiecewiseRule(const StackView& stack)
+      : state_dim(stack.state_dim),
+        scale(stack.scale),
+        residual(stack.residual),
+        activation(stack.activation) {}
+};
+
 // What FinishStep needs of a stack, the activation and the branch as types.
 template <class ActivationType, bool kResidual>
 struct StepRule {

@@ -47,6 +47,10 @@ class FedSolve {
     EXPECT_EQ(static_cast<int>(progress_.next), static_cast<int>(next));
     EXPECT_EQ(progress_.probes, probes);
   }
+  // The draw of the signs of the pass that is due.
+  void ExpectDraw(int32_t draw) const {
+    EXPECT_EQ(KindOf(progress_, policy_.linearization).draw, draw);
+  }
   void ExpectStop(Termination termination) const {
     EXPECT_EQ(progress_.next, NextPass::kStop);
     EXPECT_EQ(ToString(progress_.termination), ToString(termination));

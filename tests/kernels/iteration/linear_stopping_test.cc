@@ -32,7 +32,9 @@ TEST_P(LinearStoppingTest, ARefutedClaimIteratesOnAndMayBeMadeAnew) {
   refuted.Pass(1e-2).Pass(1e-3).Pass(1e-4).Pass(1e-5).Pass(1e-6, 1e-6).Confirm(1e-7, 0.26);
   refuted.ExpectNext(NextPass::kIterate);
   refuted.Pass(1e-7).ExpectNext(NextPass::kLinearize);
-  refuted.Pass(1e-8).Pass(1e-9, 1e-6).Confirm(1e-9).ExpectStop(Termination::kConverged);
+  refuted.ExpectDraw(0);
+  refuted.Pass(1e-8).ExpectDraw(1);
+  refuted.Pass(1e-9, 1e-6).Confirm(1e-9).ExpectStop(Termination::kConverged);
   EXPECT_EQ(refuted.progress().iterations, 6);
   EXPECT_EQ(refuted.progress().corrections, 2);
   EXPECT_EQ(refuted.progress().confirmations, 3);

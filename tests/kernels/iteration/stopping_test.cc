@@ -43,13 +43,14 @@ TEST(StoppingTest, KindsOfPasses) {
             Row{NextPass::kConfirm, false, false, Confirmation::kStates},
             Row{NextPass::kConfirmUpdated, false, false, Confirmation::kUpdated},
             Row{NextPass::kConfirmDisplaced, false, false, Confirmation::kDisplaced}}) {
-        const IterationKind kind = KindOf(row.next, probes, linearization);
+        const IterationKind kind = KindOf({.next = row.next, .probes = probes}, linearization);
         EXPECT_EQ(kind.linearization, row.own ? linearization : Linearization::kFull);
         EXPECT_EQ(kind.refresh, row.refresh);
         EXPECT_EQ(kind.confirmation, row.confirmation);
         EXPECT_EQ(kind.probes, probes);
       }
-      const IterationKind sweep = KindOf(NextPass::kWarmSweep, probes, linearization);
+      const IterationKind sweep =
+          KindOf({.next = NextPass::kWarmSweep, .probes = probes}, linearization);
       EXPECT_EQ(sweep.linearization, Linearization::kIdentity);
       EXPECT_TRUE(sweep.refresh && !sweep.confirms());
     }
@@ -231,6 +232,39 @@ TEST(StoppingTest, AConfirmationIsNoUpdate) {
   // The contraction of the next update is relative to the correction, not to the confirmation.
   solve.Pass(1e-4);
   EXPECT_DOUBLE_EQ(solve.progress().contraction, 10);
+}
+
+TEST(StoppingTest, ARefusedClaimIsMadeAgainWithMoreProbes) {
+  FedSolve solve(Newton());
+  solve.Pass(0.01).ExpectDraw(0);
+  solve.Pass(1e-6).ExpectDraw(0);
+  solve.Confirm(0, 0.26).ExpectNext(NextPass::kIterate);
+  solve.ExpectDraw(0);  // no probes, no signs
+  solve.Pass(1e-7).ExpectNext(NextPass::kCorrect, true);
+  solve.ExpectDraw(1);
+  // What is corrected without a claim is corrected with the same probes again.
+  solve.Pass(1e-8, 0, 1.5).ExpectNext(NextPass::kIterate);
+  solve.Pass(1e-7).ExpectDraw(1);
+  // Every confirmation may refuse.
+  solve.Pass(1e-8).Take({.share = 0.1}).ExpectNext(NextPass::kConfirmDisplaced);
+  solve.Take({.share = 0.3}).ExpectDraw(0);
+  solve.Pass(1e-9).ExpectDraw(2);
+  solve.Pass(1e-9).Confirm(0).ExpectStop(Termination::kConverged);
+  FedSolve(Newton()).Pass(0.01).ExpectDraw(0);
+}
+
+// Corrections without probes leave the refusal for the next ones with probes.
+TEST(StoppingTest, MoreProbesWaitForACorrectionThatCarriesThem) {
+  StoppingPolicy policy = Newton();
+  policy.reuse_matrices = true;
+  FedSolve solve(policy);
+  solve.Pass(0.01).Pass(1e-6).Confirm(0, 0.26).ExpectNext(NextPass::kIterate);
+  solve.Pass(0.05).ExpectNext(NextPass::kCorrect, false);
+  solve.ExpectDraw(0);
+  solve.Pass(1e-4).ExpectNext(NextPass::kCorrect, true);
+  solve.ExpectDraw(1);
+  solve.Pass(1e-5, 0, 1.5).ExpectNext(NextPass::kCorrect, true);
+  solve.ExpectDraw(1);
 }
 
 // A confirmation does not make states exact.

@@ -45,7 +45,7 @@ class ScalarPasses {
   }
   // Norms relative to |y_p| + 1.
   UpdateNorms Run(NextPass pass, bool probes = false) {
-    const IterationKind kind = KindOf(pass, probes, Linearization::kFull);
+    const IterationKind kind = KindOf({.next = pass, .probes = probes}, Linearization::kFull);
     passes().Propagate(kSample, kind);
     if (space_->num_intervals() > 1) passes().DownSweep(kSample, 0, kind);
     std::array<UpdateNorms, 1> norms;

@@ -2,6 +2,7 @@
 #include "tests/testing/simt/executor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -45,6 +46,7 @@ class Launch {
         warps_(shape.num_blocks * shape.num_threads / kWarpSize),
         threads_(warps_ * kWarpSize),
         slots_(2 * threads_),
+        operands_(2 * threads_),
         states_(threads_),
         ended_(shape.num_blocks),
         contexts_(threads_) {
@@ -62,11 +64,10 @@ class Launch {
     std::vector<int> order(warps_);
     std::iota(order.begin(), order.end(), 0);
     if (schedule_.order == Order::kDescending) std::reverse(order.begin(), order.end());
+    const bool shuffled = schedule_.order == Order::kShuffled;
     for (bool progress = true; progress;) {
-      if (schedule_.order == Order::kShuffled) std::shuffle(order.begin(), order.end(), random_);
-      progress = false;
-      for (const int warp : order) progress = RunWarp(warp) || progress;
-      for (int scope = 2; scope > 0; --scope) progress = ReleaseAll(scope) || progress;
+      if (shuffled) std::shuffle(order.begin(), order.end(), random_);
+      progress = Advance(order, shuffled) || Advance(order, false);
       if (!progress && !AllDone()) {
         Complain(StrCat("deadlock: ", Waiting()));
         progress = true;  // where they wait, all threads end
@@ -102,6 +103,17 @@ class Launch {
     slots[thread.lane()] = bits;
     Wait(thread, 0, kShuffleSite);
     return slots[source % kWarpSize];
+  }
+
+  // What all lanes of a warp bring, as Exchange.
+  const Thread::TileOperands* Gather(const Thread& thread, const Thread::TileOperands& mine) {
+    int& turn = states_[thread.index_].turn;
+    turn ^= 1;
+    Thread::TileOperands* all =
+        operands_.data() + 2 * (thread.index_ - thread.lane()) + turn * kWarpSize;
+    all[thread.lane()] = mine;
+    Wait(thread, 0, kShuffleSite);
+    return all;
   }
 
   void Complain(const std::string& trouble) {
@@ -172,11 +184,25 @@ class Launch {
       std::memset(shared_[block].get(), 0xFF, shape_.shared_bytes);
   }
 
-  bool ReleaseAll(int scope) {
+  // Runs warps and lets those pass whose barrier is complete: all of them, or, where some may stay
+  // behind, some: a warp may be far behind another one that it has no barrier with.
+  bool Advance(const std::vector<int>& order, bool some_stay) {
+    bool progress = false;
+    for (const int warp : order) {
+      if (some_stay && random_() % 4 == 0) continue;
+      progress = RunWarp(warp) || progress;
+    }
+    for (int scope = 2; scope > 0; --scope) progress = ReleaseAll(scope, some_stay) || progress;
+    return progress;
+  }
+
+  bool ReleaseAll(int scope, bool some_stay) {
     const int size = scope == 1 ? shape_.num_threads : shape_.num_threads * shape_.num_blocks;
     bool released = false;
-    for (int first = 0; first < threads_; first += size)
+    for (int first = 0; first < threads_; first += size) {
+      if (some_stay && random_() % 2 != 0) continue;
       released = Release(scope, first, size) || released;
+    }
     return released;
   }
 
@@ -214,6 +240,7 @@ class Launch {
   std::mt19937_64 random_;
   const int warps_, threads_;
   std::vector<uint64_t> slots_;
+  std::vector<Thread::TileOperands> operands_;
   std::vector<State> states_;
   std::vector<int> ended_;  // number of ended threads, by block
   std::vector<Thread> contexts_;
@@ -227,6 +254,27 @@ void Thread::Complain(const std::string& trouble) const { launch_->Complain(trou
 void Thread::Wait(int scope, int site) { launch_->Wait(*this, scope, site); }
 uint64_t Thread::Exchange(uint64_t bits, int source) {
   return launch_->Exchange(*this, bits, source);
+}
+
+float Thread::RoundToTf32(float x) {
+  return __builtin_bit_cast(float, (__builtin_bit_cast(uint32_t, x) + 0x1000U) & 0xFFFFE000U);
+}
+float Thread::CutToTf32(float x) {
+  return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, x) & 0xFFFFE000U);
+}
+
+void Thread::AddProduct(const float (&a)[4], const float (&b)[2], float (&d)[4]) {
+  const auto is_tf32 = [](float x) { return __builtin_bit_cast(uint32_t, x) % 0x2000 == 0; };
+  if (!std::all_of(a, a + 4, is_tf32) || !std::all_of(b, b + 2, is_tf32))
+    Complain("a factor that is no TF32 number");
+  const TileOperands* lanes = launch_->Gather(*this, {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}});
+  const int g = lane() / 4, t = lane() % 4;
+  for (int i = 0; i < 4; ++i) {
+    const int below = i / 2, col = 2 * t + i % 2;
+    for (int k = 0; k < 8; ++k)
+      d[i] = std::fma(lanes[4 * g + k % 4].a[below + 2 * (k / 4)], lanes[4 * col + k % 4].b[k / 4],
+                      d[i]);
+  }
 }
 
 Outcome Execute(const LaunchShape& shape, const Schedule& schedule,

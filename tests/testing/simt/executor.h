@@ -15,6 +15,7 @@
 // README.md in this folder says what the executor cannot prove.
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -61,7 +62,12 @@ class Thread {
  public:
   int lane() const { return thread_ % kWarpSize; }
   int warp() const { return thread_ / kWarpSize; }
-  int thread() const { return thread_; }            // index in its block
+  int thread() const { return thread_; }  // index in its block
+  // x, which is the same in all lanes of a warp; all of them take part.
+  int Uniform(int x) {
+    if (Shuffle(x, 0) != x) Complain("a number that is not the same in all lanes");
+    return x;
+  }
   int num_threads() const { return num_threads_; }  // number per block
   int block() const { return block_; }              // index in its cluster
   int num_blocks() const { return num_blocks_; }    // number per cluster
@@ -78,16 +84,25 @@ class Thread {
     return reinterpret_cast<T*>(SharedOf(block) + offset);
   }
 
-  // Reads N floats that nobody writes during the launch; `from` is 16-byte aligned if N % 4 == 0.
+  // Reads N floats that nobody writes during the launch; `from` is aligned to 16 bytes if N % 4 ==
+  // 0, else to 8 if N % 2 == 0.
   template <int N>
   void LoadConstants(const float* from, float (&to)[N]) const {
-    if (N % 4 == 0 && reinterpret_cast<uintptr_t>(from) % 16 != 0)
-      return Complain("an address that is no multiple of 16 bytes");
+    constexpr int kAlignment = N % 4 == 0 ? 16 : N % 2 == 0 ? 8 : 4;
+    if (reinterpret_cast<uintptr_t>(from) % kAlignment != 0)
+      Complain("an address that is not aligned to what is loaded at once");
     for (int i = 0; i < N; ++i) to[i] = from[i];
   }
 
-  // Reads four floats that no other thread writes meanwhile; `from` is 16-byte aligned.
+  // Reads four or two floats that no other thread writes meanwhile; `from` is aligned to all of
+  // them.
   void LoadFour(const float* from, float (&to)[4]) const { LoadConstants(from, to); }
+  void LoadTwo(const float* from, float (&to)[2]) const { LoadConstants(from, to); }
+
+  void StoreFour(const float (&from)[4], float* to) const {
+    if (reinterpret_cast<uintptr_t>(to) % 16 != 0) Complain("an address that is not aligned");
+    for (int i = 0; i < 4; ++i) to[i] = from[i];
+  }
 
   // Copies N floats that nobody writes meanwhile to shared memory, some time until WaitForCopies;
   // both addresses are multiples of their bytes. The copies since the last CommitCopies are a
@@ -136,6 +151,27 @@ class Thread {
   T ShuffleXor(T value, int mask) {
     return Shuffle(value, lane() ^ mask);
   }
+  // The largest x >= 0 of all lanes.
+  float LargestOfWarp(float x) {
+    if (!(x >= 0) || std::signbit(x)) Complain("a maximum of what is not a size");
+    for (int mask = 1; mask < kWarpSize; mask *= 2) x = std::max(x, ShuffleXor(x, mask));
+    return x;
+  }
+  // True if x is true in all lanes.
+  bool AllOfWarp(bool x) {
+    for (int mask = 1; mask < kWarpSize; mask *= 2) x = ShuffleXor(x, mask) && x;
+    return x;
+  }
+
+  // The TF32 number next to x, of two the larger, and the one next to x towards zero: floats whose
+  // last 13 bits are zero. A NaN or an infinity may become any other value of those.
+  static float RoundToTf32(float x);
+  static float CutToTf32(float x);
+  // d += a b, for matrices of TF32 numbers [16, 8] and [8, 8] that lie across the lanes as those of
+  // the instruction mma.m16n8k8: with g = lane / 4 and t = lane % 4,
+  //   a: (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4);  b: (t, g), (t + 4, g);
+  //   d: (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
+  void AddProduct(const float (&a)[4], const float (&b)[2], float (&d)[4]);
 
  private:
   friend class Launch;
@@ -155,6 +191,9 @@ class Thread {
   void Complain(const std::string& trouble) const;
   void Wait(int scope, int site);
   uint64_t Exchange(uint64_t bits, int source);
+  struct TileOperands {
+    float a[4], b[2];
+  };
 
   struct Copy {
     const float* from;

@@ -40,11 +40,10 @@ class SimtStream final : public cuda::Stream {
     if (width == 32) Sequential<32>(args);
   }
   void Launch(const cuda::NewtonArgs& args, const cuda::NewtonShape& newton) override {
-    const size_t bytes = cuda::BlockMemory::Bytes(args.tree, newton.width);
     const LaunchShape shape = {.num_clusters = newton.num_samples,
                                .num_blocks = newton.num_blocks,
                                .num_threads = newton.num_warps * kWarpSize,
-                               .shared_bytes = newton.in_workspace ? 0 : bytes};
+                               .shared_bytes = cuda::NewtonBytes(args, newton.width)};
     if (newton.width == 8) Newton<8>(shape, args);
     if (newton.width == 16) Newton<16>(shape, args);
     if (newton.width == 32) Newton<32>(shape, args);

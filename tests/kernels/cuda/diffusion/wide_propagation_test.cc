@@ -167,7 +167,28 @@ TEST(WidePropagationTest, IsThatOfBlocks) {
       ExpectSame(rig, {.probes = false});
       ExpectSame(rig, {.probes = true});
       ExpectSame(rig, {.refresh = false, .probes = true});
+      ExpectSame(rig, {.refresh = false, .probes = true, .draw = 3});
       ExpectSame(rig, {.linearization = Linearization::kIdentity, .probes = false});
+    }
+  }
+}
+
+// Signs of another draw change probes alone.
+TEST(WidePropagationTest, ADrawHasSignsOfItsOwn) {
+  for (const DenoiserKind denoiser : kBothKinds) {
+    const WideRig rig(Wide(denoiser), 3, {});
+    const auto propagated = [&](int32_t draw) {
+      std::vector<std::byte> workspace =
+          rig.ByBlocks({.refresh = false, .probes = true, .draw = draw});
+      const float* const from = rig.MemoryOf(workspace, 1).Propagated(rig.Local(1));
+      return std::vector<float>(from, from + kNumColumns * rig.width());
+    };
+    const std::vector<float> first = propagated(0), second = propagated(1);
+    EXPECT_EQ(first, propagated(0));
+    EXPECT_TRUE(std::equal(first.begin(), first.begin() + rig.width(), second.begin()));
+    for (int v = 1; v < kNumColumns; ++v) {
+      const int64_t at = v * rig.width();
+      EXPECT_GT(Off(first.data() + at, second.data() + at, rig.width()), 0.1) << v;
     }
   }
 }
