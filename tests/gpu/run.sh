@@ -5,8 +5,9 @@
 #
 # Tests and benchmarks that need a GPU, on a machine that may have no more than a CUDA toolkit,
 # Python and PyTorch: no network, no gRPC, no Abseil. Takes the programs of DIR (deploy/bundle.sh
-# --with_tests; default: build/bundle-output) if they run here; without them it builds the two
-# programs that need the toolkit alone, and says what it leaves out.
+# --with_tests; default: build/bundle-output) if they run here, unpacking DIR.tar.gz where there is
+# that alone; without them it builds the two programs that need the toolkit alone, and says what it
+# leaves out.
 #   --only PART            one of environment, micro, check, kernels, ncu, tests, sanitizer, ladder,
 #                          sweep, service, shapes; may be repeated
 #   --whole SECONDS        limit of the whole; default: 530, under 9 minutes
@@ -38,6 +39,9 @@ done
 mkdir -p "$out" || exit 1
 out="$(cd "$out" && pwd)"
 cd "$root" || exit 1
+if [ ! -e "$bundle" ] && [ -f "$bundle.tar.gz" ]; then
+  tar -C "$(dirname "$bundle")" -xzf "$bundle.tar.gz" || exit 1
+fi
 ulimit -c 0  # a crash leaves no core file
 compiler="$(find_nvcc || true)"
 exec python3 -B -u tests/gpu/run_gpu.py --out "$out" --bundle "$bundle" --nvcc "$compiler" "${flags[@]}"

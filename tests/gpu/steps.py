@@ -34,7 +34,7 @@ STAGES = (
 PARTS = tuple(part for parts, _ in STAGES for part in parts)
 FAMILIES = ('dense', 'sequential', 'newton', 'backward')
 WORKLOADS = ('sequential', 'W1', 'W2', 'W3', 'W4')
-TOOLS = ('memcheck', 'racecheck', 'synccheck')
+TOOLS = ('memcheck', 'synccheck')
 NO_SANITIZER = r'(?i)device not supported|unable to initialize|no gpu'
 NO_COUNTERS = r'ERR_NVGPUCTRPERM|(?i:profiling is not supported|failed to initialize the profiler)'
 NOTHING_PROFILED = r'(?i)no kernels were profiled'
@@ -216,8 +216,9 @@ class Plan:
 
     def tests(self):
         yield self.step('cuda_on_gpu_test', 'tests', 'cuda_on_gpu_test', limit=90, tests=True)
+        # The reference and the CPU have no need of a GPU to agree.
         yield self.step('cuda_conformance_on_gpu_test', 'tests', 'cuda_conformance_on_gpu_test',
-                        limit=90, tests=True)
+                        '--gtest_filter=*cuda*', limit=90, tests=True)
         yield self.step('kernels against loops', 'tests', 'kernel_trial', 'check', limit=90)
 
     def sanitizer(self):
@@ -237,6 +238,13 @@ class Plan:
             for each in TOOLS:
                 yield self.step(f'{each} {name}', 'sanitizer', *trial, before=(*before, each), limit=40,
                                 needs=first, **fields)
+        # Fewer cases, as the tool follows every access to shared memory.
+        for name, trial in (
+                ('kernels', ('kernel_trial', 'check', '33', '13')),
+                ('diffusion', ('cuda_conformance_on_gpu_test', '--gtest_filter=*GivenNoise*cuda_residual:*GivenNoise*cuda_passes_residual')),
+                ('wide denoisers', ('cuda_on_gpu_test', '--gtest_filter=*WideDenoisers*/adaln_a_few'))):
+            yield self.step(f'racecheck {name}', 'sanitizer', *trial, before=(*before, 'racecheck'), limit=60,
+                            needs=first, **fields)
 
     def ladder(self):
         yield self.measured('ladder', 'solver_bench', 115)

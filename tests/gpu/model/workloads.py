@@ -11,8 +11,8 @@ from walk import Route, Trips
 
 MULTIPROCESSORS = 132   # of an H200, and of an H100 SXM
 LAUNCH_CYCLES = 3000    # (A) 1.5 us from a launch to the next one of its stream
-_PASSES = r'progress\(\)\.next'
-UP, DOWN = r'level = 1;', r'level = tree_\.local_levels - 1'
+_PASSES = r'HasStopped\(progress'
+UP, DOWN = r'level = 1;', r'level = chain_level_ - 1'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,29 +40,32 @@ class Workload:
     hot: tuple = ()  # (what it is, Trips that fit) of the loops that the table shows
 
 
-def _level(loop, times, warps, nodes=1, far=''):
-    """Levels of the tree that are alike: `nodes` of them for each of `warps` warps, those of other
-    blocks in memory `far`."""
-    inside = Route(('level > local_levels',))
-    across = Route((r'in_block\)', '% in_block', r'/ per_block\)'))
-    return Trips(loop, times, where=(('LD', '', far or 'shared'),), route=across if far else inside,
-                 inner=(Trips(r'k = context_\.warp', nodes, warps=warps),))
+def _up(times, nodes, warps):
+    """Levels of the tree that are alike: `nodes` of them for each of `warps` warps."""
+    return Trips(UP, times, inner=(Trips(r'k = warp;', nodes, warps=warps),))
 
 
-def _entry(levels, far):
-    """The way of a block's vectors down the levels that span blocks, at its longest: every node on it
-    is a right one."""
-    return Trips(r'level = tree_\.levels - 1', levels, where=(('LD', '', far),))
+def _chain(nodes, threads):
+    """The nodes of the chain of the last block, copied by its threads, four times four floats each at a
+    time, and walked by a warp."""
+    rounds = [-(-count * floats // (16 * threads)) for count, floats in ((nodes - 2, 256), (nodes - 1, 80))]
+    return (Trips(r'begin = context_\.thread', rounds[0], call=r'CopyNodes<W'),
+            Trips(r'begin = context_\.thread', rounds[1], call='CopyNodes<kNum'),
+            Trips(r'v = warp_', 1, warps=1, inner=(Trips(r'j = 1; j < last', nodes - 2),)))
 
 
-_W1_TREE = (
-    Trips('l = begin', 16), _level(UP, 1, 2), _level(UP, 1, 1), _level(UP, 3, 1, far='dsmem'),
-    _entry(4, 'dsmem'), _level(DOWN, 1, 2), _level(DOWN, 1, 4))
-_W1_MEMORY = (('LDG', 'Tangents<W>', 'l1'), ('LD', '', 'dsmem'))
-_FULL = Route((r'Probes\(layer', 'StoreDiagonal', 'FirstTangents', 'kDiagonal', 'confirms'),
-              (r'v < kind\.vectors', r'vectors\(\) == 1'))
-_CORRECTION = Route((r'Tangents<W>\(', 'StoreColumn', 'ComposeTransitions', 'StoreDiagonal', 'kDiagonal',
-                     'confirms'))
+_W1_TREE = (Trips('l = begin', 16), _up(1, 1, 2), _up(1, 1, 1), *_chain(16, 128), Trips(DOWN, 2),
+            Trips(r'i = warp_', 1))
+_W1_MEMORY = (('LD', '', 'dsmem'),)
+# Activations of two straight parts, layers in shared memory.
+_W1 = Route((r'kind, args_\.stack, entry', r'LayerRows<W, W>\{', 'kDiagonal'))
+_VECTOR = Route((r'PropagateAs<true>', 'ComposeNode', 'StoreDiagonal', 'kDiagonal'),
+                (r'vectors\(\) == 1',))
+_FULL = Route((r'Probes\(layer', 'StoreDiagonal', r'PropagateAs<false>', 'kDiagonal', 'confirms'),
+              (r'vectors\(\) == 1',))
+_CORRECTION = Route((r'PropagateAs<true>', 'ComposeNode', 'StoreDiagonal', 'kDiagonal', 'confirms'))
+_CONFIRMATION = Route((r'Probes\(layer', r'carries_probes_', r'PropagateAs<true>', 'ComposeNode', 'StoreDiagonal', 'kDiagonal'),
+                      (r'vectors\(\) == 1',))
 
 
 _GROUPS = r'j < groups_; \+\+j'
@@ -81,10 +84,9 @@ _RESIDUAL = (r'Modulate\(steps', r'InnerLayer\(steps', r'OuterLayer\(steps', 'No
 _BLOCKS = r'i < d_\.num_blocks'
 # P = 1000 over 16 blocks of 12 warps, in the workspace: 64 intervals a block.
 _W4_TREE = (
-    Trips('i = context_.warp', 6),
-    *(_level(UP, 1, min(nodes, 12), -(-nodes // 12)) for nodes in (32, 16, 8, 4, 2, 1)),
-    _level(UP, 3, 1, far='l2'), _entry(4, 'l2'),
-    *(_level(DOWN, 1, min(nodes, 12), -(-nodes // 12)) for nodes in (2, 4, 8, 16, 32, 64)))
+    Trips('i = warp_', 6),
+    *(_up(1, -(-nodes // 12), min(nodes, 12)) for nodes in (32, 16, 8, 4, 2, 1)),
+    *_chain(16, 384), Trips(DOWN, 6))
 _W4_MEMORY = (('LDG', 'LoadVolatile', 'pcie'),)
 
 
@@ -102,23 +104,22 @@ def _rest(part, route, times):
                   _W4_TREE, _W4_MEMORY, route + Route(('PlaceGuess',)), times)
 
 
-_NODES = (('node on the way up', Trips(r'k = context_\.warp', 1, call='Reduce|UpSweep')),
-          ('node on the way into a block', Trips(r'level = tree_\.levels - 1', 1)),
-          ('node on the way down', Trips(r'k = context_\.warp', 1, call='Distribute|DownSweep')))
+_NODES = (('node on the way up', Trips(r'k = warp;', 1)),
+          ('node of the chain', Trips('j = 1; j < last', 1)),
+          ('level on the way down', Trips(DOWN, 1)))
 
 WORKLOADS = (
     Workload('W1 sequential', 'L = 1024, D = 16, relu', (
         Launch('steps', ('sequential_kernel.cu',), 'SequentialKernelILi16', 'Relu', 1,
                (Trips('chunk = 0', 128), Trips(r'l = args_\.begin', 0))),),
         others=2, per=1024, hot=(('layers', Trips('chunk = 0', 1)),)),
-    Workload('W1 Newton', 'C = 16: four full passes and a correction', (
+    Workload('W1 Newton', 'C = 16: three full passes, a correction and two confirmations', (
         Launch('passes', ('newton_kernel.cu',), 'NewtonKernelILi16ELNS1_6KernelE0', 'Relu', 4,
-               (Trips(_PASSES, 4, route=_FULL), Trips(_PASSES, 1, route=_CORRECTION)) + _W1_TREE,
-               _W1_MEMORY),), others=2,
+               (Trips(_PASSES, 3, route=_FULL), Trips(_PASSES, 1, route=_CORRECTION),
+                Trips(_PASSES, 2, route=_CONFIRMATION)) + _W1_TREE, _W1_MEMORY, _W1),), others=2,
         hot=(
             ('layer of an interval', Trips('l = begin', 1)), *_NODES,
-            ('update of an interval', Trips(r'i = context_\.warp', 1, call='UpdateInterval')),
-            ('norms of 16 warps', Trips(r'w < warps_', 1)))),
+            ('update of an interval', Trips(r'i = warp_', 1, call='UpdateInterval')))),
     Workload('W4 sequential', 'L = 1000, D = 16, H = 128, silu', (
         Launch('steps', _DIFFUSION, 'HeldSequentialKernel', 'Silu', 16,
                (Trips(r'l = args\.begin', 1000), Trips(_BLOCKS, 0)) + _panels(1, 2), (), _STEPS),),
