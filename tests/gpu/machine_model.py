@@ -105,6 +105,14 @@ def microseconds(cycles):
     return cycles / machine.CLOCK_GHZ / 1000
 
 
+def measured(launch):
+    """Microseconds that the GPU of the newest results took for a launch, or ''."""
+    found = [json.loads(path.read_text()) for path in sorted(RESULTS.parents[1].glob('*/*.json'))]
+    rows = [row for result in sorted(found, key=lambda result: result['date']) for row in result.get('kernels', [])
+            if launch.row and all(row.get(key) == value for key, value in launch.row)]
+    return rows[-1]['median_us'] if rows else ''
+
+
 def own_line(passage):
     return passage.name.partition(' | ')[0]
 
@@ -136,11 +144,12 @@ def tables_of(predictions):
     times, loops = [], []
     for workload, total, parts in predictions:
         each = f', {1000 * microseconds(total) / workload.per:.0f} ns each' if workload.per > 1 else ''
-        times.append([workload.name, workload.what, f'{microseconds(total):.0f} us{each}', ''])
+        times.append([workload.name, workload.what, f'{microseconds(total):.0f} us{each}', '', ''])
         for part in parts:
             unit, held = max(part.busy.items(), key=lambda item: item[1])
             times.append(['', f'{part.launch.times} x {part.launch.part}',
-                          f'{microseconds(part.cycles):.1f} us each', f'{unit}, {microseconds(held):.1f} us'])
+                          f'{microseconds(part.cycles):.1f} us each', f'{unit}, {microseconds(held):.1f} us',
+                          f'{measured(part.launch):.1f} us' if measured(part.launch) else ''])
         for part, what, passages, alone in hot(workload, parts):
             counts = passages[0].counts
             loops.append([f'{workload.name}, {part.launch.part}', what,
@@ -152,13 +161,13 @@ def tables_of(predictions):
                           counts['spill']])
     return [
         {'name': 'gpu-predicted', 'note': NOTE, 'rows': times,
-         'columns': ['workload', 'part', 'predicted', 'busiest unit, and for how long']},
+         'columns': ['workload', 'part', 'predicted', 'busiest unit, and for how long', 'measured']},
         {'name': 'gpu-hot-loops', 'rows': loops, 'note': LOOPS_NOTE,
          'columns': ['workload', 'loop', 'chain, cycles', 'round, cycles', 'FMA', 'loads', 'SHFL',
                      'barriers and fences', 'spills']}]
 
 
-NOTE = 'No GPU has run this. 1.98 GHz; 1.5 us from one launch to the next.'
+NOTE = 'Measured: the GPU of the newest results below. 1.98 GHz; 1.5 us from one launch to the next.'
 LOOPS_NOTE = ('One round of each hot loop on its way, inner loops left out of the counts. Chain: by a warp'
               ' alone on its multiprocessor; round: beside the other warps of its block.')
 

@@ -14,28 +14,26 @@ import heapq
 CLOCK_GHZ = 1.98  # boost clock of an H200 SXM, NVIDIA's data sheet
 SCHEDULERS = 4    # of a multiprocessor: CUDA C++ programming guide, compute capability 9.0
 
-# Cycles from issue to result. (P) of the order that published micro-benchmarks report, for Hopper
-# (arXiv:2402.13499) and Volta (arXiv:1804.06826), but not looked up in their tables; (A) assumed, for
-# want of any. The first run on a GPU is to replace both: tests/gpu/micro_trial.cu measures them by
-# these names, and tests/gpu/README.md shows them beside what was measured.
+# Cycles from issue to result. (M) measured by tests/gpu/micro_trial.cu on an H100 and an H200, which
+# agree but where both figures stand (tests/bench/results/h100 and h200); (A) assumed, for want of any.
 LATENCY = {
-    'shared': 29,      # (P)
-    'l1': 33,          # (P) 33 to 41
-    'l2': 270,         # (P)
-    'dsmem': 200,      # (P) 180 where nothing else is under way
-    'pcie': 2400,      # (A) mapped host memory, 1.2 us
-    'shuffle': 23,     # (P)
-    'special': 18,     # (P) MUFU
-    'convert': 14,     # (P) I2F, F2I, F2F
-    'double': 16,      # (A)
-    'constant': 30,    # (A) LDC with an address that is known late
-    'register': 25,    # (A) S2R, S2UR, R2UR, CS2R
-    'vote': 12,        # (A) VOTE, REDUX, POPC, FLO
-    'fence': 270,      # (A) MEMBAR: a way to the L2 and back
-    'barrier': 30,     # (P) BAR.SYNC of a block of few warps
-    'cluster': 190,    # (A) UCGABAR_ARV to the end of UCGABAR_WAIT, without the fence
+    'shared': 23,      # (M)
+    'l1': 34,          # (M)
+    'l2': 280,         # (M)
+    'dsmem': 195,      # (M) 186 to 197 where nothing else is under way
+    'pcie': 2100,      # (M) mapped host memory: 2228 and 1980
+    'shuffle': 24,     # (M)
+    'special': 17,     # (M) MUFU
+    'convert': 17,     # (M) I2F, F2I, F2F
+    'double': 8,       # (M)
+    'constant': 28,    # (M) LDC with an address that is known late
+    'register': 34,    # (M) S2R, S2UR, R2UR, CS2R: 38 with a comparison
+    'vote': 13,        # (M) VOTE, REDUX, POPC, FLO: 17 with a comparison
+    'fence': 270,      # (M) MEMBAR with nothing on its way, on an H200; 670 on an H100
+    'barrier': 30,     # (M) BAR.SYNC of a block: 20 of 4 warps, 44 of 16
+    'cluster': 89,     # (M) UCGABAR_ARV to the end of UCGABAR_WAIT, without the fence
     'invalidate': 20,  # (A) CCTL.IVALL
-    'tensor': 33,      # (P) mma.m16n8k8 of TF32
+    'tensor': 24,      # (M) mma.m16n8k8 of TF32
     'operands': 12,    # (A) until a store or a load has read its registers
 }
 TAKEN_BRANCH = 10  # (A) cycles until the first instruction behind a branch that jumps

@@ -27,6 +27,7 @@ class Launch:
     where: tuple = ()
     route: Route = Route()
     times: int = 1   # launches in the workload
+    row: tuple = ()  # (key, value) of the row of a GPU's results that is of this launch; () if none is
     blocks: int = 1  # of a launch, a cluster being one
 
 
@@ -58,7 +59,7 @@ _W1_TREE = (Trips('l = begin', 16), _up(1, 1, 2), _up(1, 1, 1), *_chain(16, 128)
             Trips(r'i = warp_', 1))
 _W1_MEMORY = (('LD', '', 'dsmem'),)
 # Activations of two straight parts, layers in shared memory.
-_W1 = Route((r'kind, args_\.stack, entry', r'LayerRows<W, W>\{', 'kDiagonal'))
+_W1 = Route((r'kind, args_\.stack, entry', r'steps\.Run\( ', 'kDiagonal'))
 _VECTOR = Route((r'PropagateAs<true>', 'ComposeNode', 'StoreDiagonal', 'kDiagonal'),
                 (r'vectors\(\) == 1',))
 _FULL = Route((r'Probes\(layer', 'StoreDiagonal', r'PropagateAs<false>', 'kDiagonal', 'confirms'),
@@ -94,9 +95,10 @@ _DIFFUSION = ('diffusion_kernel.cu', 'kernel.cu')
 _STEPS = Route(_RESIDUAL)
 
 
-def _propagation(part, route, times, tile, outputs):
+def _propagation(part, route, times, tile, outputs, kernel):
     return Launch(part, _DIFFUSION, 'PropagationKernelILi21ENS0_13Diffusion', 'Silu', 16,
-                  (Trips(_BLOCKS, 3),) + _panels(tile, outputs), (), _STEPS + route, times, blocks=1000)
+                  (Trips(_BLOCKS, 3),) + _panels(tile, outputs), (), _STEPS + route, times, (('kernel', kernel),),
+                  blocks=1000)
 
 
 def _rest(part, route, times):
@@ -111,26 +113,30 @@ _NODES = (('node on the way up', Trips(r'k = warp;', 1)),
 WORKLOADS = (
     Workload('W1 sequential', 'L = 1024, D = 16, relu', (
         Launch('steps', ('sequential_kernel.cu',), 'SequentialKernelILi16', 'Relu', 1,
-               (Trips('chunk = 0', 128), Trips(r'l = args_\.begin', 0))),),
+               (Trips('chunk = 0', 128), Trips(r'l = args_\.begin', 0)),
+               row=(('kernel', 'sequential'), ('workload', 'W1'))),),
         others=2, per=1024, hot=(('layers', Trips('chunk = 0', 1)),)),
     Workload('W1 Newton', 'C = 16: three full passes, a correction and two confirmations', (
         Launch('passes', ('newton_kernel.cu',), 'NewtonKernelILi16ELNS1_6KernelE0', 'Relu', 4,
                (Trips(_PASSES, 3, route=_FULL), Trips(_PASSES, 1, route=_CORRECTION),
-                Trips(_PASSES, 2, route=_CONFIRMATION)) + _W1_TREE, _W1_MEMORY, _W1),), others=2,
+                Trips(_PASSES, 2, route=_CONFIRMATION)) + _W1_TREE, _W1_MEMORY, _W1,
+               row=(('kernel', 'newton'), ('workload', 'W1'), ('guess', 'affine'), ('shooting_interval', 16))),), others=2,
         hot=(
             ('layer of an interval', Trips('l = begin', 1)), *_NODES,
             ('update of an interval', Trips(r'i = warp_', 1, call='UpdateInterval')))),
     Workload('W4 sequential', 'L = 1000, D = 16, H = 128, silu', (
         Launch('steps', _DIFFUSION, 'HeldSequentialKernel', 'Silu', 16,
-               (Trips(r'l = args\.begin', 1000), Trips(_BLOCKS, 0)) + _panels(1, 2), (), _STEPS),),
+               (Trips(r'l = args\.begin', 1000), Trips(_BLOCKS, 0)) + _panels(1, 2), (), _STEPS,
+               row=(('kernel', 'held_sequential'),)),),
         others=2, per=1000, hot=(
             ('step', Trips(r'l = args\.begin', 1)),)),
     Workload('W4 Newton', 'C = 1: the coarse guess, three full passes and two corrections', (
         Launch('guess', _DIFFUSION, 'HeldCoarseKernel', 'Silu', 16,
                (Trips('begin = 0', 16), Trips(_BLOCKS, 0), Trips(r'i = context\.thread', 1, warps=1),
-                Trips('l = begin', 63 * 3, 'FFMA')) + _panels(1, 2), (), _STEPS),
-        _propagation('full propagation', Route((r'Rows<1>\(0',)), 3, 2, 14),
-        _propagation('propagation of a correction', Route(('return Columns',)), 2, 1, 8),
+                Trips('l = begin', 63 * 3, 'FFMA')) + _panels(1, 2), (), _STEPS,
+               row=(('kernel', 'held_coarse_guess'),)),
+        _propagation('full propagation', Route((r'Rows<1>\(0',)), 3, 2, 14, 'propagation'),
+        _propagation('propagation of a correction', Route(('return Columns',)), 2, 1, 8, 'propagation_of_correction'),
         _rest('rest of a full pass', _FULL, 3), _rest('rest of a correction', _CORRECTION, 2)),
         others=2, hot=(
             ('layer of all rows', Trips(_TILES, 1, call='StreamedBlock')),

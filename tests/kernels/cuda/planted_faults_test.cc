@@ -115,7 +115,7 @@ constexpr PlantedCase kPlantedCases[] = {
      "certified states of sample 0 that are off by"},
     {Planted::kNormsWithoutLastWarp, "NormsWithoutLastWarp", Model::kNarrow,
      "newton takes an update of size"},
-    {Planted::kTreeWithoutTopLevel, "TreeWithoutTopLevel", Model::kNarrow,
+    {Planted::kChainWithoutLastNode, "ChainWithoutLastNode", Model::kNarrow,
      "an update of newton is off by"},
     {Planted::kHaloOfWrongInterval, "HaloOfWrongInterval", Model::kNarrow,
      "newton certified states of sample 0 that"},

@@ -22,10 +22,10 @@ FAULTS = {
             "return end <= args_.stack.num_steps ? end : args_.stack.num_steps - 1;",
         ),
         "NormsWithoutLastWarp": (
-            "Merge(norms[w].norms, &all.norms);",
-            "if (w + 1 < warps_) Merge(norms[w].norms, &all.norms);",
+            "if (|context_.lane() < warps_",
+            "context_.lane() + 1 < warps_",
         ),
-        "TreeWithoutTopLevel": ("tree_.levels - 1", "tree_.levels - 2"),
+        "ChainWithoutLastNode": ("for (int32_t j = 1; |j < last", "j + 1 < last"),
         "ConfirmationsWithoutHalo": ("kind.confirms() ? kUpdateColumn : 0", "kind.confirms() ? kNumColumns : 0"),
         "HaloOfWrongInterval": ("memory_.State(tree_.per_block)", "memory_.State(tree_.per_block - 1)"),
     },
