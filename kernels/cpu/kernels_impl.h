@@ -261,7 +261,8 @@ struct Walker {
   // Size that the rounding of a step is proportional to, from the new state, the branch that a
   // residual step adds, and the terms of its dot products with the bias, which cancel in the state
   // but not in the rounding: sqrt(z_l^2 + (z_l - z_{l-1})^2 + slope^2 (b^2 + sum_k W_k^2
-  // z_{l-1,k}^2)). The loss of a product below the least normal float is a part of the least float.
+  // z_{l-1,k}^2) SquaredRoundingOfSum(D)). The loss of a product below the least normal float is a
+  // part of the least float.
   DEEPPCR_INLINE Vec<N> RoundingSize(int64_t at, Vec<N> terms, Vec<N> inverse) {
     const Vec<N> z = Load<N>(state[0] + at) * inverse;
     const Vec<N> branch =

@@ -28,8 +28,9 @@ class CpuUpdateTest : public CpuKernelsTest {
   }
 };
 
-// sqrt(z'^2 + (z' - z)^2 + slope^2 (b^2 + sum_k W_k^2 z_k^2)) for element i of step l; the second
-// term is for residual steps only.
+// sqrt(z'^2 + (z' - z)^2 + slope^2 (b^2 + sum_k W_k^2 z_k^2) max(1, D / 12)) for element i of step
+// l; the second term is for residual steps only. The last factor is of the partial sums: n / 2 of
+// their squares, a sixth of each.
 double RoundingSize(const DenseStackSpec& spec, int64_t l, const Vector& before, double after,
                     int64_t i) {
   const int64_t dim = spec.state_dim;
@@ -40,6 +41,7 @@ double RoundingSize(const DenseStackSpec& spec, int64_t l, const Vector& before,
     x += weights[k] * before[k];
     terms += std::pow(weights[k] * before[k], 2);
   }
+  terms *= std::max(1.0, static_cast<double>(dim) / 12);
   // The slope is the largest nearby. No probe enters the first step of an interval.
   const double reach = SlopeReach(static_cast<float>(std::sqrt(terms)), 0);
   double slope = 0;
@@ -219,11 +221,11 @@ TEST_P(CpuUpdateTest, WhatCancelsInTheStateDoesNotInItsRounding) {
     IntervalBuffers buffers(layers.view(), 1);
     std::fill_n(buffers.State(0), dim_, state);
     kernels_.propagate(buffers.ToPropagate(Matrices::kNone, true));
+    const double size = state * std::sqrt(2 * std::max(1.0, static_cast<double>(dim_) / 12));
     for (int64_t i = 0; i < dim_; ++i) {
       ASSERT_EQ(buffers.Propagated(0)[i], 0.0F);
       for (int64_t v = 1; v < cpu::kColumns; ++v)
-        ASSERT_NO_FATAL_FAILURE(ExpectSourceOf(state * std::sqrt(2.0), buffers.Propagated(0, v)[i]))
-            << state;
+        ASSERT_NO_FATAL_FAILURE(ExpectSourceOf(size, buffers.Propagated(0, v)[i])) << state;
     }
   }
 }

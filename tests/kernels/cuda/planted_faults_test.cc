@@ -110,13 +110,13 @@ struct PlantedCase {
 };
 constexpr PlantedCase kPlantedCases[] = {
     {Planted::kMissingBarrierAfterUpdate, "MissingBarrierAfterUpdate", Model::kNarrow,
-     "threads of a cluster wait at sites", absl::StatusCode::kUnavailable},
+     "a maximum of what is not a size", absl::StatusCode::kUnavailable},
     {Planted::kShortLastInterval, "ShortLastInterval", Model::kNarrow,
      "certified states of sample 0 that are off by"},
     {Planted::kNormsWithoutLastWarp, "NormsWithoutLastWarp", Model::kNarrow,
      "newton takes an update of size"},
     {Planted::kChainWithoutLastNode, "ChainWithoutLastNode", Model::kNarrow,
-     "an update of newton is off by"},
+     "newton, which is in the plan, ended as non_finite"},
     {Planted::kHaloOfWrongInterval, "HaloOfWrongInterval", Model::kNarrow,
      "newton certified states of sample 0 that"},
     {Planted::kConfirmationsWithoutHalo, "ConfirmationsWithoutHalo", Model::kNarrow, "newton"},
