@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend/backend.h"
 #include "kernels/base/strings.h"
+#include "kernels/iteration/pass.h"
 #include "kernels/problem/spec.h"
 
 namespace deeppcr {
@@ -74,7 +75,7 @@ inline double AmplifiedError(double relative_error, std::span<const float> state
 // of an input of length 1, in units of 2^-24.
 inline float RoundingSpread(double squares, int64_t cols) {
   const auto n = static_cast<double>(cols);
-  return static_cast<float>(std::sqrt(squares / n * std::max(1.0, n / 12)));
+  return static_cast<float>(std::sqrt(squares / n * SquaredRoundingOfSum(cols)));
 }
 
 // Bias of the modulation layer, with the biases of a residual MLP's layers added: they always
