@@ -37,19 +37,21 @@ struct BlockMemory {
   // Matrices of the nodes, [W, W], row-major. They and a block's memory begin at multiples of 256
   // bytes: the kernel that cuBLAS takes for a product, and so its bits, may depend on where it is.
   DEEPPCR_DEVICE float* Matrix(int32_t node) const {
-    return reinterpret_cast<float*>(base + kWarpBytes) + node * width * width;
+    return reinterpret_cast<float*>(base + kWarpBytes) + int64_t{node} * (width * width);
   }
   // The matrices of the nodes of the chain, of all blocks.
   DEEPPCR_DEVICE float* ChainMatrix(int32_t j) const { return Matrix(tree.nodes_per_block() + j); }
   // y at the start of interval i of the block; State(per_block) is y at the end of the last
   // interval.
-  DEEPPCR_DEVICE float* State(int32_t i) const { return ChainMatrix(kChainNodes) + i * row(); }
+  DEEPPCR_DEVICE float* State(int32_t i) const {
+    return ChainMatrix(kChainNodes) + int64_t{i} * row();
+  }
   DEEPPCR_DEVICE float* Propagated(int32_t i) const { return State(tree.per_block + 1 + i); }
   DEEPPCR_DEVICE float* Residual(int32_t node) const {
-    return Propagated(tree.per_block) + node * row();
+    return Propagated(tree.per_block) + int64_t{node} * row();
   }
   DEEPPCR_DEVICE float* Prefix(int32_t node) const {
-    return Residual(tree.nodes_per_block()) + node * row();
+    return Residual(tree.nodes_per_block()) + int64_t{node} * row();
   }
   // The residuals of the nodes of the chain, of all blocks.
   DEEPPCR_DEVICE float* ChainResidual(int32_t j) const {

@@ -38,6 +38,7 @@ namespace deeppcr::cuda {
 enum BlockSite : int {
   kAfterInitialState = 16,  // beyond those of the Newton kernel
   kAfterCoarseState,
+  kAfterColumns,
   kNumBlockSites,
 };
 
@@ -205,6 +206,8 @@ class IntervalPropagation {
   // Computes the columns of the matrix. Columns that do not fit go along with the state again.
   DEEPPCR_DEVICE void Columns(int probes) {
     for (int done = 0, with = probes; done < dim_; with = 0) {
+      // Fewer rows lie elsewhere, where another thread may read those before still.
+      if (done > 0) context_.SyncBlock(kAfterColumns);
       const int room = args_.rows - 1 - with;
       const int count = dim_ - done < room ? dim_ - done : room;
       Rows<S>(with, done, count, nullptr);
@@ -223,7 +226,6 @@ class IntervalPropagation {
     context_.SyncBlock(kAfterInitialState);
     const auto steps = args_.process.StepsOf(at_.sample, draw_);
     for (int64_t l = at_.begin; l < at_.end; ++l) step.Run(steps.At(l));
-    // Other columns may replace these at once, as a thread has the same elements of both.
     Take(step, probes, first, count);
   }
 

@@ -171,11 +171,13 @@ class HeldPanel {
   float weights_[kGroups][1][4];
 };
 
-// The first `count` of vectors in shared memory.
+// The first `count` of vectors in shared memory. The squares of terms are those of `inverse` times
+// the first vector.
 struct PanelVectors {
   const float* at;
   VectorShape shape;
   int count;
+  float inverse = 1.0F;
 };
 // Vectors that are loaded together, before the first product with one of them.
 inline constexpr int kVectorsLoaded = 4;
@@ -188,10 +190,11 @@ DEEPPCR_DEVICE void AddFour(const float (&w)[4], const float (&x)[4], float* eve
   *odd = fmaf(w[3], x[3], *odd);
 }
 template <Squares kSquares>
-DEEPPCR_DEVICE float AddSquares(const float (&w)[4], const float (&x)[4], float sum) {
+DEEPPCR_DEVICE float AddSquares(const float (&w)[4], const float (&x)[4], float inverse,
+                                float sum) {
   DEEPPCR_UNROLL
   for (int i = 0; i < 4 && kSquares != Squares::kNone; ++i) {
-    const float term = kSquares == Squares::kOfTerms ? w[i] * x[i] : x[i];
+    const float term = kSquares == Squares::kOfTerms ? w[i] * (x[i] * inverse) : x[i];
     sum = fmaf(term, term, sum);
   }
   return sum;
@@ -205,7 +208,8 @@ class QuarterSums {
   DEEPPCR_DEVICE QuarterSums(int lane, const PanelVectors& vectors, int skipped)
       : stride_(vectors.shape.stride()),
         first_(vectors.at + lane % kSegments * vectors.shape.quarter()),
-        others_(first_ + 4 * skipped) {}
+        others_(first_ + 4 * skipped),
+        inverse_(vectors.inverse) {}
 
   // Adds the products with group j of the weights. Beyond `count` vectors it may stop.
   template <bool kStops, class Context>
@@ -223,7 +227,7 @@ class QuarterSums {
         for (int p = 0; p < P; ++p) {
           AddFour(w[p], x[k - begin], &even_[p][k], &odd_[p][k]);
           if (k == 0 && (kSquares == Squares::kOfTerms || p == 0))
-            squares_[p] = AddSquares<kSquares>(w[p], x[0], squares_[p]);
+            squares_[p] = AddSquares<kSquares>(w[p], x[0], inverse_, squares_[p]);
         }
       }
     }
@@ -239,6 +243,7 @@ class QuarterSums {
   const int stride_;
   const float* const first_;
   const float* const others_;
+  const float inverse_;
   float even_[P][N] = {}, odd_[P][N] = {}, squares_[P] = {};
 };
 

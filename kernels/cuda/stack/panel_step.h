@@ -117,7 +117,9 @@ class PanelStackStep {
   DEEPPCR_DEVICE void KeepDiagonal(float* to) { diagonal_ = to; }
 
   DEEPPCR_DEVICE void Run(const PanelLayers::Layer& step) {
-    const PanelVectors vectors = {state_, shape_, rows_};
+    // Squares of small and of large states would not be floats: those of terms have a common unit.
+    unit_ = probes_ > 0 ? PowerOfTwoBelow(LargestOfState()) : 1.0F;
+    const PanelVectors vectors = {state_, shape_, rows_, 1.0F / unit_};
     ForRows<S, Tile, kSquares>(
         team_, step.layer, vectors, [&](int i) { return step.layer.bias[i]; },
         [&](int i, float bias, const auto& p) { FinishRow(step, i, bias, p); });
@@ -136,6 +138,21 @@ class PanelStackStep {
   DEEPPCR_DEVICE float& At(float* vectors, int r, int i) const {
     return vectors[shape_.Place(r, i)];
   }
+  DEEPPCR_DEVICE float LargestOfState() {
+    float largest = 0.0F;
+    for (int i = context_.lane(); i < cols(); i += kWarpSize)
+      largest = fmaxf(largest, fabsf(State(0, i)));
+    return context_.LargestOfWarp(largest);
+  }
+  // sqrt(a^2 + b^2 + c^2), whatever their unit; at most the largest float.
+  static DEEPPCR_DEVICE float Length(float a, float b, float c) {
+    const float unit = PowerOfTwoBelow(fmaxf(fabsf(a), fmaxf(fabsf(b), fabsf(c))));
+    const float inverse = 1.0F / unit;
+    a *= inverse;
+    b *= inverse;
+    c *= inverse;
+    return fminf(sqrtf(fmaf(a, a, fmaf(b, b, c * c))) * unit, kLargestFloat);
+  }
   // Finishes element i of all rows: the rounding has parts from the new state, the branch, and the
   // terms of the dot product with the bias, which cancel in the state but not in the rounding.
   template <int N>
@@ -145,8 +162,9 @@ class PanelStackStep {
     const float next = FinishStep(stack_, i, a, State(0, i));
     const float slope = rows_ > 1 || diagonal_ != nullptr ? SlopeAt(stack_, a) : 0.0F;
     const float branch = stack_.residual ? next - State(0, i) : 0.0F;
-    const float squared = fmaf(bias, bias, p.squares) * SquaredRoundingOfSum(stack_.state_dim);
-    const float length = sqrtf(fminf(squared, kLargestFloat));
+    const float squared = p.squares * SquaredRoundingOfSum(stack_.state_dim);
+    const float length = Length(sqrtf(fminf(squared, kLargestFloat)) * unit_,
+                                sqrtf(SquaredRoundingOfSum(stack_.state_dim)) * bias, 0.0F);
     SlopeRange near = {slope, slope};
     if constexpr (N > kNumProbes) {
       if (probes_ > 0 && p.skipped == 0) {
@@ -156,9 +174,7 @@ class PanelStackStep {
       }
     }
     const float terms = near.Largest() * length;
-    // The size is at least the state's, as squares may underflow: these states have no common unit.
-    const float size =
-        fmaxf(fabsf(next), sqrtf(fmaf(next, next, fmaf(branch, branch, terms * terms))));
+    const float size = Length(next, branch, terms);
     const bool real = i < stack_.state_dim;
     if (diagonal_ != nullptr && context_.lane() % kSegments == 0 && p.skipped == 0) {
       const float weight = step.layer.weights[PanelPlace(stack_.width, i, i)];
@@ -180,6 +196,7 @@ class PanelStackStep {
   const int rows_, probes_;
   const VectorShape shape_;
   float *state_, *next_;  // of shape_
+  float unit_ = 1.0F;     // of the squares of terms
   float* diagonal_ = nullptr;
 };
 

@@ -123,12 +123,8 @@ class StackPropagation {
                                     float slope, SlopeRange* slopes) {
     const float largest = context_.LargestOfWarp(fmaxf(fmaxf(fabsf(next), fabsf(z_)), 0.0F));
     const float scale = PowerOfTwoBelow(largest), inverse = 1.0F / scale;
-    LayerPart<W> squares;
-    DEEPPCR_UNROLL
-    for (int j = 0; j < LanePart<W>::kColumns; ++j)
-      squares.weights[j] = layer.weights[j] * layer.weights[j];
     const float before = z_ * inverse, after = next * inverse, bias = layer.bias * inverse;
-    const float sum = Multiply<W>(context_, squares, before * before);
+    const float sum = SquaresOfTerms<W>(context_, layer, before);
     const float squared = fmaf(bias, bias, sum) * SquaredRoundingOfSum(rule_.state_dim);
     const float length = sqrtf(fminf(squared, kLargestFloat));
     *slopes = SlopesNear(rule_, a, ReachOf(length * scale, product), slope);

@@ -85,23 +85,39 @@ DEEPPCR_DEVICE LayerPart<W> LoadLayer(Context& context, const StackView& stack, 
   return LayerCursor<W>(stack, context.lane(), l).Load(context);
 }
 
-// The lane's element of W_l x. The chains of sums are short to reduce latency, and have a fixed
-// shape.
-template <int W, class Context>
-DEEPPCR_DEVICE float Multiply(Context& context, const LayerPart<W>& layer, float x) {
+// The lane's sum over the columns j of its row, `add(w_j, x_j, sum)` adding to a sum. The chains of
+// sums are short to reduce latency, and have a fixed shape.
+template <int W, class Context, class Add>
+DEEPPCR_DEVICE float SumOfRow(Context& context, const LayerPart<W>& layer, float x,
+                              const Add& add) {
   constexpr int kChains = W < kWarpSize ? 2 : 4;
   const LanePart<W> part(context.lane());
   float chains[kChains] = {};
   DEEPPCR_UNROLL
   for (int j = 0; j < LanePart<W>::kColumns; ++j) {
     const float other = context.Shuffle(x, part.first_column + j);
-    chains[j % kChains] = fmaf(layer.weights[j], other, chains[j % kChains]);
+    chains[j % kChains] = add(layer.weights[j], other, chains[j % kChains]);
   }
   float sum = chains[0] + chains[1];
   if constexpr (kChains == 4) sum += chains[2] + chains[3];
   DEEPPCR_UNROLL
   for (int mask = W; mask < kWarpSize; mask *= 2) sum += context.ShuffleXor(sum, mask);
   return sum;
+}
+
+// The lane's element of W_l x.
+template <int W, class Context>
+DEEPPCR_DEVICE float Multiply(Context& context, const LayerPart<W>& layer, float x) {
+  return SumOfRow<W>(context, layer, x,
+                     [](float weight, float other, float sum) { return fmaf(weight, other, sum); });
+}
+// The lane's sum of the squares of the terms of that element.
+template <int W, class Context>
+DEEPPCR_DEVICE float SquaresOfTerms(Context& context, const LayerPart<W>& layer, float x) {
+  return SumOfRow<W>(context, layer, x, [](float weight, float other, float sum) {
+    const float term = weight * other;
+    return fmaf(term, term, sum);
+  });
 }
 
 // Several products at once, each with the bits of Multiply: no chain waits for another.

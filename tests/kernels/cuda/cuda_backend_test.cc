@@ -78,6 +78,15 @@ void ExpectCountsOfCpu(std::unique_ptr<Backend> backend, const StackOptions& sta
   }
 }
 
+// The report of a solve with Newton of one sample, whether or not it converges.
+SampleReport NewtonReport(std::unique_ptr<Backend> backend, const DenseStackSpec& spec,
+                          const std::vector<float>& inputs) {
+  ResolvedOptions options = OptionsFor("newton", spec.num_steps, 2, 1e-4);
+  options.atol = 0;
+  options.on_no_convergence = OnNoConvergence::kReturn;
+  return SolverRig(std::move(backend), spec).Solve(options, inputs).reports[0];
+}
+
 // True: the loop runs on the device where it can. False: the loop always runs on the host.
 class CudaBackendTest : public ::testing::TestWithParam<bool> {
  protected:
@@ -100,6 +109,21 @@ TEST_P(CudaBackendTest, AgreesWithTheReference) {
   }
 }
 
+// The squares of these weights overflow, but nothing comes to them but zeros.
+TEST_P(CudaBackendTest, LargeWeightsOfZerosRoundNothing) {
+  constexpr int kSteps = 8;
+  std::vector<float> weights;
+  for (int l = 0; l < kSteps; ++l) weights.insert(weights.end(), {0.5F, 1e30F, 0.0F, 0.5F});
+  DenseStackSpec spec;
+  spec.num_steps = kSteps;
+  spec.state_dim = 2;
+  spec.activation = Activation::kRelu;
+  spec.weights = weights;
+  const SampleReport report = NewtonReport(NewBackend(), spec, {1.0F, 0.0F});
+  EXPECT_EQ(report.termination, Termination::kConverged);
+  EXPECT_LT(report.rounding_estimate.value(), 1e-5);
+}
+
 // These states are too wide for a warp.
 TEST(CudaWideStatesTest, AgreeWithTheReference) {
   for (const int64_t dim : {33, 64, 100}) {
@@ -118,6 +142,21 @@ TEST(CudaWideStatesTest, CountWhatTheCpuBackendCounts) {
   for (const int64_t dim : {40, 100})
     ExpectCountsOfCpu(NewBackendUnderTest(),
                       {.num_steps = 40, .state_dim = dim, .residual = true, .gain = 0.2}, false);
+}
+
+// Without biases a stack of ReLU has the same relative rounding in every unit.
+TEST(CudaWideStatesTest, RoundingDoesNotDependOnTheUnitOfStates) {
+  const RandomSystem system(
+      {.num_steps = 24, .state_dim = 40, .activation = Activation::kRelu, .gain = 1.2, .bias = 0});
+  const auto rounding = [&](int exponent) {
+    std::vector<float> inputs = system.Inputs(1, 3);
+    for (float& x : inputs) x = std::ldexp(x, exponent);
+    return NewtonReport(NewBackendUnderTest(), system.spec(), inputs).rounding_estimate.value();
+  };
+  const double ordinary = rounding(0);
+  EXPECT_GT(ordinary, 0);
+  for (const int exponent : {-80, 66, 110})
+    EXPECT_NEAR(rounding(exponent) / ordinary, 1, 1e-3) << exponent;
 }
 
 // The batch has more samples than pass together.

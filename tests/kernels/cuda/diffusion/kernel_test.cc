@@ -11,6 +11,7 @@
 #include "kernels/cuda/diffusion/model.h"
 #include "kernels/cuda/loop/block_shape.h"
 #include "tests/testing/random_diffusion.h"
+#include "tests/testing/simt/orders.h"
 #include "tests/testing/simt/simt_device.h"
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
@@ -97,17 +98,19 @@ bool Differ(const std::vector<Solved>& a, const std::vector<Solved>& b) {
 
 using Answers = std::vector<Solved>(const RandomDiffusion& process, const DeviceOptions& device);
 
-// True if, without the barrier, some order of warps gives another answer for one of the processes.
-bool IsNeeded(int site, const std::vector<RandomDiffusion>& processes,
-              const std::vector<std::vector<Solved>>& right, DeviceOptions device = {},
-              Answers* answers = AllAnswers) {
-  for (size_t i = 0; i < processes.size(); ++i) {
-    for (const Order order : {Order::kAscending, Order::kDescending, Order::kShuffled}) {
-      device.schedule = {.order = order, .seed = 3, .disabled_site = site};
-      if (Differ(right[i], answers(processes[i], device))) return true;
-    }
-  }
-  return false;
+// The answers for all processes under other orders of warps than the one of `{}`.
+auto Orders(const std::vector<RandomDiffusion>& processes, const DeviceOptions& options = {},
+            Answers* answers = AllAnswers) {
+  std::vector<std::vector<Solved>> right;
+  for (const RandomDiffusion& process : processes) right.push_back(answers(process, {}));
+  return simt::OrdersOfWarps(
+      [=, &processes, right = std::move(right)](const simt::Schedule& schedule) {
+        DeviceOptions device = options;
+        device.schedule = schedule;
+        for (size_t i = 0; i < processes.size(); ++i)
+          if (Differ(right[i], answers(processes[i], device))) return true;
+        return false;
+      });
 }
 
 std::vector<RandomDiffusion> BothDenoisers(int64_t hidden_dim, int64_t num_steps) {
@@ -124,12 +127,11 @@ std::vector<RandomDiffusion> BothDenoisers(int64_t hidden_dim, int64_t num_steps
 
 TEST(DiffusionKernelTest, EveryBarrierIsNeeded) {
   const std::vector<RandomDiffusion> processes = BothDenoisers(40, 7);
-  std::vector<std::vector<Solved>> right;
-  for (const RandomDiffusion& process : processes) right.push_back(AllAnswers(process, {}));
-  for (int site = cuda::kAfterInitialState; site < cuda::kNumBlockSites; ++site)
-    EXPECT_TRUE(IsNeeded(site, processes, right)) << "site " << site;
+  const auto orders = Orders(processes);
+  for (const int site : {int{cuda::kAfterInitialState}, int{cuda::kAfterCoarseState}})
+    EXPECT_TRUE(orders.Notice(site)) << "site " << site;
   for (int site = cuda::kAfterInputLayer; site < cuda::kNumDenoiserSites; ++site)
-    EXPECT_TRUE(IsNeeded(site, processes, right)) << "site " << site;
+    EXPECT_TRUE(orders.Notice(site)) << "site " << site;
 }
 
 // ---- Weights in registers, where a block has a warp for every panel of a layer
@@ -161,10 +163,10 @@ TEST(HeldLayersTest, EveryBarrierIsNeeded) {
       .state_dim = 12, .hidden_dim = 40, .num_blocks = 4, .num_steps = 5, .output_gain = 0.2});
   DeviceOptions device;
   device.limits.max_warps = cuda::kMaxBlockWarps;
-  const std::vector<std::vector<Solved>> right = {SequentialAnswer(processes[0], {})};
+  const auto orders = Orders(processes, device, SequentialAnswer);
   for (const int site : {int{cuda::kAfterInitialState}, int{cuda::kAfterInputLayer},
                          int{cuda::kAfterResidualBlock}, int{cuda::kAfterReverseStep}})
-    EXPECT_TRUE(IsNeeded(site, processes, right, device, SequentialAnswer)) << "site " << site;
+    EXPECT_TRUE(orders.Notice(site)) << "site " << site;
 }
 
 // ---- Wide layers, which a cluster of blocks shares
@@ -218,10 +220,9 @@ TEST(WideDenoiserTest, SamplesTogetherHaveTheBitsOfSamplesAlone) {
 
 TEST(WideDenoiserTest, EveryBarrierIsNeeded) {
   const std::vector<RandomDiffusion> processes = BothDenoisers(kWideHidden, 4);
-  std::vector<std::vector<Solved>> right;
-  for (const RandomDiffusion& process : processes) right.push_back(AllAnswers(process, {}));
+  const auto orders = Orders(processes);
   for (int site = cuda::kAfterInputLayer; site < cuda::kNumDenoiserSites; ++site)
-    EXPECT_TRUE(IsNeeded(site, processes, right)) << "site " << site;
+    EXPECT_TRUE(orders.Notice(site)) << "site " << site;
 }
 
 // Both samples share a cluster. One of the barriers is that of the coarse guess.
@@ -229,12 +230,9 @@ TEST(WideDenoiserTest, EveryBarrierOfSamplesTogetherIsNeeded) {
   const std::vector<RandomDiffusion> processes = BothDenoisers(kWideHidden, 4);
   DeviceOptions device;
   device.limits.multiprocessors = 4;
-  std::vector<std::vector<Solved>> right;
-  for (const RandomDiffusion& process : processes) right.push_back(SequentialAnswer(process, {}));
+  const auto orders = Orders(processes, device, SequentialAnswer);
   for (int site = cuda::kAfterInputLayer; site < cuda::kNumDenoiserSites; ++site)
-    EXPECT_EQ(IsNeeded(site, processes, right, device, SequentialAnswer),
-              site != cuda::kAfterPrediction)
-        << "site " << site;
+    EXPECT_EQ(orders.Notice(site), site != cuda::kAfterPrediction) << "site " << site;
 }
 
 // These states are too wide for a warp, so the loop runs on the host.

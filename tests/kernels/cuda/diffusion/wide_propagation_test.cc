@@ -15,6 +15,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/loop/block_shape.h"
 #include "tests/testing/random_diffusion.h"
+#include "tests/testing/simt/orders.h"
 #include "tests/testing/simt/simt_device.h"
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
@@ -217,19 +218,14 @@ TEST(WidePropagationTest, EveryBarrierIsNeeded) {
   const auto run = [](DenoiserKind denoiser, const DeviceOptions& device) {
     return WideRig(Wide(denoiser, 12, 3), 1, device).ByProducts({.probes = true});
   };
-  const auto needed = [&](DenoiserKind denoiser, int site) {
+  for (const DenoiserKind denoiser : kBothKinds) {
     const std::vector<std::byte> right = run(denoiser, {});
-    for (const Order order : {Order::kAscending, Order::kDescending, Order::kShuffled}) {
-      DeviceOptions device;
-      device.schedule = {.order = order, .seed = 3, .disabled_site = site};
-      if (run(denoiser, device) != right) return true;
-    }
-    return false;
-  };
-  for (const DenoiserKind denoiser : kBothKinds)
-    EXPECT_TRUE(needed(denoiser, cuda::kAfterInitialState));
-  EXPECT_TRUE(needed(DenoiserKind::kAdaLnMlp, cuda::kBeforeNormTangents));
-  EXPECT_FALSE(needed(DenoiserKind::kResidualMlp, cuda::kBeforeNormTangents));  // has no norms
+    const simt::OrdersOfWarps orders([&](const simt::Schedule& schedule) {
+      return run(denoiser, {.schedule = schedule}) != right;
+    });
+    EXPECT_TRUE(orders.Notice(cuda::kAfterInitialState));
+    EXPECT_EQ(orders.Notice(cuda::kBeforeNormTangents), denoiser == DenoiserKind::kAdaLnMlp);
+  }
 }
 
 // ---- The whole solve

@@ -54,6 +54,23 @@ TEST(NewtonShapeTest, EveryShapeFitsOrLiesInTheWorkspace) {
   }
 }
 
+// A workspace may have more bytes than an int can count.
+TEST(BlockMemoryTest, ItsPartsFillItsBytes) {
+  for (const auto& [intervals, width] : {std::pair{512, 208}, {8193, 256}, {131073, 64}}) {
+    const IntervalTree tree(intervals, 1);
+    std::byte* const base = reinterpret_cast<std::byte*>(uintptr_t{1} << 44);
+    const BlockMemory memory = {tree, width, base};
+    const auto place = [&](const float* part) {
+      return static_cast<size_t>(reinterpret_cast<const std::byte*>(part) - base);
+    };
+    const size_t nodes = static_cast<size_t>(tree.nodes_per_block());
+    EXPECT_EQ(place(memory.ChainMatrix(0)) - place(memory.Matrix(0)),
+              nodes * width * width * sizeof(float));
+    EXPECT_EQ(AlignedBytes(place(memory.ChainResidual(kChainNodes))),
+              BlockMemory::Bytes(tree, width));
+  }
+}
+
 TEST(NewtonShapeTest, WithoutClustersNothingFits) {
   EXPECT_EQ(ChooseNewtonShape(8, 1, 1, {.shared_bytes = size_t{227} << 10}).num_blocks, 0);
 }

@@ -16,6 +16,7 @@
 #include "kernels/cuda/loop/block_shape.h"
 #include "kernels/cuda/runtime/gemm.h"
 #include "kernels/cuda/stack/panel_step.h"
+#include "tests/testing/simt/orders.h"
 #include "tests/testing/simt/products_on_cpu.h"
 #include "tests/testing/simt/simt_device.h"
 #include "tests/testing/solver_rig.h"
@@ -80,14 +81,14 @@ bool Differ(const std::vector<Solved>& a, const std::vector<Solved>& b) {
                      [](const Solved& x, const Solved& y) { return !Differ(x, y); });
 }
 
-bool Caught(const RandomSystem& system, const DeviceOptions& options, int site) {
-  const std::vector<Solved> right = AllAnswers(system, options);
-  for (const Order order : {Order::kAscending, Order::kDescending, Order::kShuffled}) {
-    DeviceOptions device = options;
-    device.schedule = {.order = order, .seed = 3, .disabled_site = site};
-    if (Differ(right, AllAnswers(system, device))) return true;
-  }
-  return false;
+// The answers of a device of `options`, under other orders of its warps.
+auto Orders(const RandomSystem& system, const DeviceOptions& options) {
+  return simt::OrdersOfWarps(
+      [&system, options, right = AllAnswers(system, options)](const simt::Schedule& schedule) {
+        DeviceOptions device = options;
+        device.schedule = schedule;
+        return Differ(right, AllAnswers(system, device));
+      });
 }
 
 DeviceOptions OneBlock() {
@@ -103,14 +104,28 @@ TEST(PassKernelTest, EveryBarrierIsNeeded) {
   const RandomSystem longer({.num_steps = 90, .state_dim = 40, .gain = 1.2});
   DeviceOptions few_rows;  // so few that an interval takes its columns in parts
   few_rows.limits.shared_bytes = 10000;
-  for (const int site : {int{cuda::kAfterInitialState}, int{cuda::kAfterStackLayer}})
-    EXPECT_TRUE(Caught(system, few_rows, site)) << "site " << site;
-  EXPECT_TRUE(Caught(longer, few_rows, cuda::kAfterWarpNorms));
+  const auto short_ones = Orders(system, few_rows), long_ones = Orders(longer, few_rows);
+  for (const int site :
+       {int{cuda::kAfterInitialState}, int{cuda::kAfterColumns}, int{cuda::kAfterStackLayer}})
+    EXPECT_TRUE(short_ones.Notice(site)) << "site " << site;
+  EXPECT_TRUE(long_ones.Notice(cuda::kAfterWarpNorms));
   // Tests a cluster, and a block that goes through the tree alone.
+  const auto one_block = Orders(system, OneBlock());
   for (const int site : {int{cuda::kAfterReducedLevel}, int{cuda::kAfterDistributedLevel},
                          int{cuda::kAfterUpdatedStates}}) {
-    EXPECT_TRUE(Caught(longer, few_rows, site)) << "site " << site;
-    EXPECT_TRUE(Caught(system, OneBlock(), site)) << "one block, site " << site;
+    EXPECT_TRUE(long_ones.Notice(site)) << "site " << site;
+    EXPECT_TRUE(one_block.Notice(site)) << "one block, site " << site;
+  }
+}
+
+// Intervals of an even number of steps end in the memory that they began in, and take their columns
+// in parts of different sizes.
+TEST(PassKernelTest, NoOrderOfWarpsChangesAnAnswer) {
+  DeviceOptions device;
+  device.limits.max_warps = cuda::kMaxBlockWarps;
+  for (const int64_t dim : {33, 64}) {
+    const RandomSystem system({.num_steps = 8, .state_dim = dim, .gain = 1.2});
+    Orders(system, device);
   }
 }
 
