@@ -24,10 +24,13 @@ class CudaServerTest : public ::testing::Test {
     unsetenv("DEEPPCR_FAKE_GPU_LAUNCHES");
   }
   std::unique_ptr<testing::ServerProcess> Start(const std::string& backend) const {
-    return testing::ServerProcess::Start(repository_.path(), {"--backend", backend});
+    return testing::ServerProcess::Start(
+        repository_.path(), {"--backend", backend, "--plan_cache_dir=" + plans_.path()});
   }
 
   const testing::TemporaryDirectory repository_;
+  // One server measures for all of them, on an executor that takes its time.
+  static inline const testing::TemporaryDirectory plans_;
 };
 
 v1::ForwardRequest RequestFor(const char* solver) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Resources that must not grow: memory over reloads, and whatever vanishing clients leave behind.
-// DEEPPCR_TEST_CYCLES (default 60) is the number of reloads and of clients; tests/run.sh --full
+// DEEPPCR_TEST_CYCLES (default 40) is the number of reloads and of clients; tests/run.sh --full
 // takes 500.
 #include <fcntl.h>
 #include <signal.h>
@@ -22,7 +22,7 @@ namespace {
 
 int Cycles() {
   const char* wanted = std::getenv("DEEPPCR_TEST_CYCLES");
-  return wanted == nullptr ? 60 : std::max(20, std::atoi(wanted));
+  return wanted == nullptr ? 40 : std::max(20, std::atoi(wanted));
 }
 
 class EnduranceTest : public ServiceTest {

@@ -160,11 +160,16 @@ CEILINGS = (
     Ceiling('W1 Newton', '', 'spill', 0),
     Ceiling('W4 sequential', '', 'spill', 20),  # weights that a thread holds from step to step
     Ceiling('W4 Newton', 'begin = 0', 'spill', 32),
-    Ceiling('W4 Newton', r'at_\.begin', 'spill', 5),  # where an answer goes, read once an interval
+    # Where an answer goes and the rule of its activation, read once a step of some 14,000 cycles.
+    Ceiling('W4 Newton', r'at_\.begin', 'spill', 7),
     Ceiling('W4 Newton', r'tile = team|j < groups_|context_\.warp|level', 'spill', 0),
     Ceiling('W1 Newton', 'level', 'fence', 1),
     Ceiling('W4 Newton', 'level', 'fence', 1),
     Ceiling('W1 Newton', _PASSES, 'fence', 2),
-    Ceiling('W1 Newton', r'k = context_\.warp', 'LD.32', 19),
+    Ceiling('W1 Newton', _PASSES, 'cluster barrier', 2),
+    Ceiling('W1 Newton', _PASSES, 'LD.32', 11),
+    Ceiling('W1 Newton', r'k = warp;', 'LD.32', 0),  # the nodes of a block lie in its own memory
+    Ceiling('W1 Newton', r'begin = context_\.thread', 'LD.128', 4),
+    Ceiling('W1 Newton', r'begin = context_\.thread', 'LD.32', 0),
     Ceiling('W4 Newton', _GROUPS, 'LDS.128', 0.25, 'FFMA'),
 )
