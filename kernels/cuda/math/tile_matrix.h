@@ -7,7 +7,9 @@
 // mma.m16n8k8 (runtime/device_context.h) multiplies TF32 numbers, which keep 11 of the 24 bits of a
 // float, and adds up floats. A factor is split into two of them, x = large + rest, and
 // large large + large rest + rest large leaves out what is below 2^-21 of the product: near the
-// identity, products of numbers rounded once would hide how matrices grow (runtime/gemm.h).
+// identity, products of numbers rounded once would hide how matrices grow (runtime/gemm.h). The
+// rest of a number below 2^-114 is a denormal, and loses bits: beside numbers of 1e35 that
+// may cost passes.
 //
 // A warp holds X transposed in the accumulators of mma, and takes X to L X as X^T L^T: with the
 // columns of X^T numbered so that lane % 4 = t stands for columns 2 t and 2 t + 1, an accumulator
