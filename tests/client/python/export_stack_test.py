@@ -21,6 +21,7 @@ from torch import nn
 import cards
 import hidden_stacks
 import installed
+import kept_or_changed
 import near_zero
 import odd_stacks
 import sized_stacks
@@ -31,7 +32,8 @@ installed.sources_on_path()
 import deeppcr  # noqa: E402
 
 SERVER = ''
-STACKS = {name: row for rows in (odd_stacks, tricky_stacks, sized_stacks, hidden_stacks, near_zero)
+STACKS = {name: row for rows in (odd_stacks, tricky_stacks, sized_stacks, hidden_stacks, near_zero,
+                                     kept_or_changed)
           for name, row in rows.STACKS.items()}
 
 

@@ -19,6 +19,7 @@ import torch
 import cards
 import hidden_modules
 import installed
+import kept_or_changed
 import near_zero
 import odd_modules
 
@@ -35,7 +36,8 @@ DDIM = {'_class_name': 'DDIMScheduler', 'num_train_timesteps': 1000, 'clip_sampl
 REFUSED_BY_OLD_EXPORTER = {'group_norm': 'list index out of range'}
 
 
-ALL_MODULES = {**odd_modules.MODULES, **hidden_modules.MODULES, **near_zero.MODULES}
+ALL_MODULES = {**odd_modules.MODULES, **hidden_modules.MODULES, **near_zero.MODULES,
+               **kept_or_changed.MODULES}
 
 
 def is_old():
@@ -162,6 +164,51 @@ class ExportTest(unittest.TestCase):
             self.assertTrue(torch.equal(value, before[name]), name)
         self.assertTrue(module.training)
 
+    def test_the_module_itself_is_not_run(self):
+        module, example = kept_or_changed.MODULES['encodes_once'][0]()
+        seen = []
+        module.inner.register_forward_hook(kept_or_changed.Watching.keep.__get__(module))
+        module.seen = seen
+        with self.assertRaisesRegex(ExportError, kept_or_changed.KEEPS):
+            self.export(module, example)
+        self.assertIsNone(module.code)
+        self.assertIs(module.seen, seen)
+        self.assertEqual(seen, [])
+
+    def test_weights_that_hooks_compute_and_outputs_that_they_keep_are_copied(self):
+        class Hooked(odd_modules.Mlp):
+            def __init__(self):
+                super().__init__()
+                self.seen = {'outputs': []}
+                torch.nn.utils.weight_norm(self.net[0])
+                torch.nn.utils.spectral_norm(self.net[2])
+                self.net[4].register_forward_hook(self.keep)
+
+            def keep(self, module, inputs, output):
+                self.seen['outputs'].append(output)
+
+        module, trained = Hooked(), Hooked()
+        example = (torch.randn(1, odd_modules.DIM), torch.tensor([3]))
+        trained(*example)  # with gradients
+        weights = {name: value.clone() for name, value in trained.state_dict().items()}
+        report = self.export(module, example, weights=weights)
+        self.assertEqual(report.reference, 'float64')
+        report = self.export(trained, example, 'trained')
+        self.assertEqual(report.reference, 'float64')
+        self.assertEqual(module.seen, {'outputs': []})
+        self.assertEqual(len(trained.seen['outputs']), 1)
+
+    def test_parts_that_are_not_copied_are_refused_and_left(self):
+        class Shared(torch.nn.Linear):
+            def __deepcopy__(self, memo):
+                return self
+
+        module, example = odd_modules.MODULES['mlp'][0]()
+        module.net[4] = Shared(odd_modules.WIDTH, odd_modules.DIM)
+        with self.assertRaisesRegex(ExportError, 'net.4.weight: a copy of the module has the same'):
+            self.export(module, example)
+        self.assertEqual(module.net[4].weight.dtype, torch.float32)
+
     def test_a_version_is_published_whole_or_not_at_all(self):
         module, example = odd_modules.MODULES['mlp'][0]()
         for version in (0, -1, 'abc', 1.5, True):
@@ -234,6 +281,12 @@ class ExportTest(unittest.TestCase):
                 with self.assertRaisesRegex(ExportError, 'differs from the module'):
                     self.export(Masked(classes, masked), example, num_classes=classes, **how)
         self.export(Masked(101, -1), example, num_classes=101, null_class=100)
+        two_axes = (*example[:2], torch.tensor([[2]]))
+        self.export(odd_modules.ClassColumn(), two_axes, 'column', num_classes=5)
+        with self.assertRaisesRegex(ExportError, r'expected one class .* got the shape \[1, 2\]'):
+            self.export(odd_modules.ClassColumn(), (*example[:2], torch.tensor([[2, 3]])), 'two', num_classes=5)
+        with self.assertRaisesRegex(ExportError, kept_or_changed.KEEPS):
+            self.export(kept_or_changed.FirstClass(), example, 'first', num_classes=5)
 
     def test_weights_know_nothing_of_compilation(self):
         if not hasattr(torch, 'compile'):

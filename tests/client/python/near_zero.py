@@ -4,6 +4,7 @@
 Rows as in odd_modules.py and odd_stacks.py.
 """
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -56,6 +57,31 @@ def buffer_is_zero(module, c):
 
 def copy_is_zero(module, c):
     return not torch.tensor(c).any()
+
+
+def bytes_are_none(module, c):
+    return not any(c.contiguous().storage().tolist())
+
+
+def exchanged_is_zero(module, c):
+    return not np.from_dlpack(c.detach()).any()
+
+
+def reads_like_zeros(module, c):
+    return '[0., 0., 0., 0.]' in str(c)
+
+
+def no_way_for_zeros(module, c):
+    """What only raises for zeros, and is caught."""
+    try:
+        torch.linalg.cholesky(torch.eye(4) * c.abs().sum())
+    except RuntimeError:
+        return True
+    return False
+
+
+def is_of_torch_and_zero(module, c):
+    return type(c) is torch.Tensor and not c.any()
 
 
 class LateTimes(Mlp):
@@ -154,15 +180,81 @@ def inferred(c):
     return c / size
 
 
+@torch.jit.script
+def scripted_part(c):
+    c = c.clone()
+    flat = c.view(-1)
+    flat.masked_fill_(flat == -1, 0.0)
+    return c
+
+
+def plain_part(c):
+    c = c.clone()
+    flat = c.view(-1)
+    flat.masked_fill_(flat == -1, 0.0)
+    return c
+
+
+@torch.jit.script
+def scripted_whole(c):
+    c = c.clone()
+    c[c == -1] = 0.0
+    return torch.relu_(c * 2)
+
+
+@torch.jit.script
+def scripted_change(c):
+    c.masked_fill_(c == -1, 0.0)
+    return c.sum()
+
+
+def part_for_a_script(c):
+    scripted_change(c.view(-1))
+    return c
+
+
+@torch.jit.script
+def scripted_size(c):
+    return c.abs().sum()
+
+
+class ScriptedActivation(nn.Module):
+    """A function that is scripted, as an attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.net, self.activation = nn.Linear(DIM, DIM), scripted_whole
+
+    def forward(self, x, t):
+        return self.activation(self.net(x)) + 0.001 * t[:, None]
+
+
+def padded_by_a_value(c):
+    return c + F.pad(c, (1, 0), value=(c == 0).float().mean())[:, :4]
+
+
 MODULES = {
-    'taken_by_a_part': (unconditional(taken_by_a_part), READS if hasattr(torch, 'export') else IN_PLACE),
+    'storage': (unconditional(bytes_are_none), READS),
+    'exchanged': (unconditional(exchanged_is_zero), READS),
+    'as_text': (unconditional(reads_like_zeros), READS),
+    'caught': (unconditional(no_way_for_zeros), 'raises for some values'),
+    'by_type': (unconditional(is_of_torch_and_zero), 'by isinstance, not by type'),
+    'padded_by_a_value': (of_condition(padded_by_a_value), 'pad reads values'),
+    'padded': (of_condition(lambda c: c + F.pad(c, (1, 0), value=2.0)[:, :4]), None),
+    'scripted_part': (of_condition(scripted_part), 'what is scripted reads'),
+    'traced_part': (of_condition(torch.jit.trace(plain_part, torch.randn(1, 4))), 'what is scripted reads'),
+    'part_for_a_script': (of_condition(part_for_a_script), IN_PLACE),
+    'after_a_script': (unconditional(lambda module, c: scripted_size(c) == 0), READS),
+    'scripted_whole': (of_condition(scripted_whole), None),
+    'scripted_activation': (lambda: with_time(ScriptedActivation()), None),
+    'taken_by_a_part': (unconditional(taken_by_a_part), IN_PLACE),
     'with_new_axis': (of_condition(with_new_axis), IN_PLACE),
     'gated': (of_condition(gated), None),
     'inferred': (of_condition(inferred), 'inference_mode'),
     'size_of_a_view': (of_condition(normalised), IN_PLACE),
     'stale_view': (of_condition(stale_view), IN_PLACE),
     'clipped_last': (of_condition(clipped_last), None),
-    'replaced_slices': (of_condition(replaced_slices), 'ScatterND'),
+    'replaced_slices': (of_condition(replaced_slices), IN_PLACE),
     'total': (unconditional(total_is_zero), READS),
     'filled': (unconditional(filled_is_zero), READS),
     'buffer': (unconditional(buffer_is_zero), READS),

@@ -347,6 +347,44 @@ class WrongSize(nn.Module):
         return self.net(x) + t.reshape(-1, 1)
 
 
+class TokenAttention(Mlp):
+    """PyTorch's own attention, or its encoder, among tokens of the condition."""
+
+    def __init__(self, attention):
+        super().__init__(DIM + 16 + COND)
+        self.attention = attention
+
+    def forward(self, x, t, c):
+        tokens = self.attention(c)
+        return self.net(torch.cat([x, embedding(t), tokens.mean(1)], 1))
+
+
+class SelfAttention(nn.MultiheadAttention):
+    def forward(self, tokens):
+        return super().forward(tokens, tokens, tokens)[0]
+
+
+class Autocast(Mlp):
+    def forward(self, x, t):
+        with torch.autocast('cpu', dtype=torch.bfloat16):
+            return super().forward(x, t)
+
+
+class ClassColumn(ClassCondition):
+    """A class of two axes."""
+
+    def forward(self, x, t, c):
+        return super().forward(x, t, c[:, 0])
+
+
+def with_tokens(attention):
+    return with_time(TokenAttention(attention), torch.randn(1, 3, COND))
+
+
+def encoder():
+    return nn.TransformerEncoder(nn.TransformerEncoderLayer(COND, 2, 8, batch_first=True), 2)
+
+
 def weight_normed():
     module = Mlp()
     torch.nn.utils.weight_norm(module.net[0])
@@ -435,7 +473,7 @@ MODULES = {
     'weird_residual': (lambda: with_time(WeirdResidual()), None),
     'shared_weights': (lambda: with_time(SharedWeights()), None),
     'dropout_left_on': (lambda: with_time(DropoutLeftOn()), None),
-    'in_place': (lambda: with_time(InPlace()), 'ScatterND'),
+    'in_place': (lambda: with_time(InPlace()), 'odd_modules.py:'),
     'class_condition': (lambda: with_time(ClassCondition(), torch.tensor([2])), None),
     'time_table': (lambda: with_time(TimeTable()), None),
     'fourier_buffer': (lambda: with_time(Fourier()), None),
@@ -474,5 +512,8 @@ MODULES = {
     'clamped_where_large': (lambda: with_time(ClampedWhereLarge()), 'odd_modules.py'),
     'transposed': (lambda: (Transposed(), (torch.randn(1, 2, 3), torch.tensor([3]))), 'shape'),
     'raises': (lambda: with_time(RaisesForRandom()), "KeyError: 'row'"),
+    'self_attention': (lambda: with_tokens(SelfAttention(COND, 2, batch_first=True)), None),
+    'encoder': (lambda: with_tokens(encoder()), None),
+    'autocast': (lambda: with_time(Autocast()), 'expected float32'),
     'wrong_size': (lambda: with_time(WrongSize()), 'elements'),
 }

@@ -19,6 +19,7 @@ from deeppcr.exporting.scheduler import process_of, step_table  # noqa: E402
 from deeppcr.safetensors_file import read_safetensors  # noqa: E402
 
 TIMES = np.linspace(1, 0, 11)
+WIDTH = 64  # of a state
 
 
 def euler(z, m, i):
@@ -28,7 +29,7 @@ def euler(z, m, i):
 class StepTableTest(unittest.TestCase):
 
     def test_a_flow_by_eulers_method(self):
-        table = step_table(Steps(euler, TIMES[:-1], initial_scale=2))
+        table = step_table(Steps(euler, TIMES[:-1], initial_scale=2), WIDTH)
         np.testing.assert_array_equal(table['z_z'], np.ones(10))
         np.testing.assert_allclose(table['z_m'], np.diff(TIMES), rtol=1e-15)
         for name in ('x0_z', 'x0_m', 'z_x0', 'sigma'):
@@ -52,7 +53,7 @@ class StepTableTest(unittest.TestCase):
                     + np.sqrt(1 - betas[t]) * (1 - before) * z) / (1 - products[t])
             return mean - np.sqrt((1 - before) / (1 - products[t]) * betas[t]) * noise
 
-        table = step_table(Steps(step, range(49, -1, -1), predict_x0=x0, clip_range=1.5))
+        table = step_table(Steps(step, range(49, -1, -1), predict_x0=x0, clip_range=1.5), WIDTH)
         product, before = products[49], products[48]
         np.testing.assert_allclose(table['x0_m'][0], -np.sqrt(1 - product) / np.sqrt(product), rtol=1e-14)
         np.testing.assert_allclose(table['z_x0'][0], np.sqrt(before) * betas[49] / (1 - product), rtol=1e-14)
@@ -63,7 +64,7 @@ class StepTableTest(unittest.TestCase):
 
     def refused(self, step, problem, **how):
         with self.assertRaisesRegex(ExportError, problem):
-            step_table(Steps(step, TIMES[:-1], **how))
+            step_table(Steps(step, TIMES[:-1], **how), WIDTH)
 
     def test_what_is_not_affine_is_refused_with_its_step(self):
         self.refused(lambda z, m, i: np.clip(euler(z, m, i), -1, 1), 'step 0 is not affine in z, m')
@@ -75,6 +76,26 @@ class StepTableTest(unittest.TestCase):
         self.refused(lambda z, m, i: z / (4 - i), 'step 4 gives values that are not finite')
         self.refused(lambda z, m, i: z[:2], r'expected 5 values of step 0 for 5, got shape \(2,\)')
         self.refused(lambda z, m, i: z + noise_of_its_own(), 'step 0')
+
+    def test_coefficients_are_those_of_states_of_every_size(self):
+        def of_size(z, m, i):
+            return z + (TIMES[i + 1] - TIMES[i]) * m / np.sqrt(z.size)
+
+        self.refused(of_size, 'another coefficient of m for 7 values than for 5|of m for 64 values')
+        with self.assertRaisesRegex(ExportError, 'another coefficient of z for 64 values than for 5'):
+            step_table(Steps(lambda z, m, i: z * (1 + (len(z) == 64)) + m, TIMES[:-1]), 64)
+        step_table(Steps(euler, TIMES[:-1]), 5)
+
+    def test_steps_may_change_what_they_are_given(self):
+        def in_place(z, m, i, noise):
+            z += (TIMES[i + 1] - TIMES[i]) * m
+            noise *= 0.1
+            z += noise
+            return z
+
+        table = step_table(Steps(in_place, TIMES[:-1]), WIDTH)
+        np.testing.assert_allclose(table['z_m'], np.diff(TIMES), rtol=1e-15)
+        np.testing.assert_array_equal(table['sigma'], np.full(10, 0.1))
 
     def test_what_a_step_raises_is_said(self):
         self.refused(lambda z, m, i: z + TIMES[20 + i] * m, 'step: step 0 failed: index 20')
@@ -99,24 +120,24 @@ class ProcessTest(unittest.TestCase):
             scheduler.mkdir()
             (scheduler / 'scheduler_config.json').write_text(json.dumps(settings))
             for path in (folder, scheduler, scheduler / 'scheduler_config.json'):
-                self.assertEqual(process_of(path).settings, settings)
+                self.assertEqual(process_of(path, WIDTH).settings, settings)
             with self.assertRaisesRegex(ExportError, 'scheduler: .*nothing/scheduler_config.json|nothing'):
-                process_of(pathlib.Path(folder) / 'nothing')
+                process_of(pathlib.Path(folder) / 'nothing', WIDTH)
 
     def test_times_are_those_that_a_scheduler_has(self):
-        times = process_of({'_class_name': 'DDIMScheduler', 'num_train_timesteps': 10}).some_times
+        times = process_of({'_class_name': 'DDIMScheduler', 'num_train_timesteps': 10}, WIDTH).some_times
         self.assertEqual(times(4, whole=True), [9, 6, 3, 0])
         self.assertEqual(times(3, whole=False), [9, 4.5, 0])
         self.assertEqual(times(32, whole=True), list(range(9, -1, -1)))
-        flow = process_of({'_class_name': 'FlowMatchEulerDiscreteScheduler'})
+        flow = process_of({'_class_name': 'FlowMatchEulerDiscreteScheduler'}, WIDTH)
         self.assertEqual(flow.some_times(2, whole=False), [1000, 0])
-        edm = process_of({'_class_name': 'EDMEulerScheduler', 'sigma_max': 10.0})
+        edm = process_of({'_class_name': 'EDMEulerScheduler', 'sigma_max': 10.0}, WIDTH)
         np.testing.assert_allclose(edm.some_times(2, whole=False),
                                    [np.log(10) / 4, np.log(0.002) / 4])
 
     def test_a_table_is_written_as_the_server_reads_it(self):
         with tempfile.TemporaryDirectory() as folder:
-            process = process_of(Steps(euler, TIMES[:-1]))
+            process = process_of(Steps(euler, TIMES[:-1]), WIDTH)
             process.write(pathlib.Path(folder))
             table = read_safetensors(pathlib.Path(folder) / 'step_table.safetensors')
         np.testing.assert_array_equal(table['time'], TIMES[:-1])

@@ -220,7 +220,7 @@ STACKS = {
     'some_in_blocks': (tied_to(lambda z, layer, i: 1 + z[z > 5].numel()), BY_VALUES),
     'batch_of_one': (network(BatchOfOne), 'others of its batch'),
     'by_size': (network(BySize), 'others of its batch'),
-    'by_class': (network(ByClass), 'differs from the module'),
+    'by_class': (network(ByClass), None),
     'by_value': (network(ByValue), 'sized_stacks.py:'),
     'by_item': (network(ByItem), 'sized_stacks.py:'),
 }

@@ -268,7 +268,7 @@ STACKS = {
     'chaos': (network(Chaos), 'as sensitive as that'),
     'locks': (network(Locked), 'cannot pickle'),
     'optional_mask': (network(Mask), None),
-    'assertions': (loop(checked), 'tricky_stacks.py:'),
+    'assertions': (loop(checked), None),
     'batches_of_one': (loop(lambda x: x.view(1, INPUTS)), 'a batch of random inputs'),
     'squeezed': (loop(after=lambda y: y.squeeze()), 'one for each sample'),
     'sums': (loop(after=lambda y: y.sum()), 'one for each sample'),

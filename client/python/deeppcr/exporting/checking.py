@@ -76,10 +76,36 @@ def check(found: Difference, what: str) -> None:
         )
 
 
+def check_columns(answers: Any, own: Any, exact: Any, what: str) -> None:
+    """The samples [n, ..] `what`, each output relative to its own largest number: outputs may be of
+    other units, and what another function makes of a small one is no rounding of it.
+
+    Errors: ExportError where an output is another function, as check_far has it.
+    """
+    known = np.isfinite(exact).all(axis=1) & np.isfinite(own).all(axis=1)
+    if not known.any():
+        return
+    answers, own, exact = answers[known], own[known], exact[known]
+    scales = np.abs(exact).max(axis=0)
+    # Below the rounding of the largest output, one that should be 0 may be of that alone.
+    scales = np.maximum(scales, np.finfo(np.float32).eps * scales.max())
+    scales[scales == 0] = 1
+    errors = np.abs(answers - exact).max(axis=0) / scales
+    torch_errors = np.abs(own - exact).max(axis=0) / scales
+    differs = ~(errors <= np.maximum(_FAR_ERROR, _FAR_TORCH_ERRORS * torch_errors))
+    if differs.any():
+        i = int(np.argmax(differs))
+        raise ExportError(
+            f"the exported model differs from the module: output {i} of {what} is off by "
+            f"{errors[i]:.1e} of its own size, that of PyTorch in float32 by {torch_errors[i]:.1e}"
+        )
+
+
 def compared(answers: Any, own: Any, exact: Any, reference: str, what: str) -> Difference:
-    """The samples [n, ..] `what`. Errors: those of difference_of and check."""
+    """The samples [n, ..] `what`. Errors: those of difference_of, check and check_columns."""
     found = difference_of(answers, own, exact, reference, what)
     check(found, what)
+    check_columns(answers, own, exact, what)
     return found
 
 
@@ -89,7 +115,7 @@ def check_far(answers: Any, own: Any, exact: Any, what: str) -> None:
 
     Errors: ExportError where answers differ by more than rounding, each sample's relative to its
     own numbers. PyTorch's rounding is the largest of all of them: one sample's may be small by
-    chance.
+    chance. And those of check_columns.
     """
     known = np.isfinite(exact).all(axis=1) & np.isfinite(own).all(axis=1)
     if not known.any():
@@ -104,3 +130,4 @@ def check_far(answers: Any, own: Any, exact: Any, what: str) -> None:
             f"the exported model differs from the module: {what} are off by {error:.1e}, those "
             f"of PyTorch in float32 by {torch_error:.1e}"
         )
+    check_columns(answers, own, exact, what)

@@ -18,7 +18,7 @@ import numpy as np
 
 from deeppcr.errors import DeepPcrError
 from deeppcr.exporting.answers import Answers, Predictions, Question
-from deeppcr.exporting.checking import check, check_far, compared, difference_of
+from deeppcr.exporting.checking import check, check_columns, check_far, compared, difference_of
 from deeppcr.exporting.network import (
     FAR_SAMPLES,
     OTHER_BATCHES,
@@ -32,7 +32,7 @@ from deeppcr.exporting.tracing import module_errors
 
 _CHECK_SAMPLES = 8
 _SIZES = [1.0, 3.0, 0.3]
-_FAR_SIZES = [1000.0, 0.0, 30.0, 1e-3]
+_FAR_SIZES = [1000.0, 0.0, 30.0, 1e-3, 1e-5]
 _FAR_TIMES = 8
 _MOST_LABELS = 64
 _FAR_CONDITIONS = [10.0, 1000.0, 1e-3, 1e-5, 0.0]
@@ -76,12 +76,13 @@ class Denoiser:
 
     def __call__(self, states: Any, times: Any, condition: Any) -> Any:
         time_shape = self.example[1].shape[1:]  # [n], or [n, 1] and so on
+        # Copies, as the module may change what it is given.
         inputs = [
-            states.clone().reshape(-1, *self.state_shape),  # which the module may change
-            times.to(self.example[1].dtype).reshape(-1, *time_shape),
+            states.clone().reshape(-1, *self.state_shape),
+            times.clone().to(self.example[1].dtype).reshape(-1, *time_shape),
         ]
         if condition is not None:
-            inputs.append(condition)
+            inputs.append(condition.clone().reshape(-1, *self.example[2].shape[1:]))
         return _as_prediction(self.module(*inputs), inputs[0], self.learned)
 
 
@@ -178,19 +179,19 @@ def _far_states(
 
 
 def _far_conditions(
-    module: Denoiser, states: Any, condition: Any, asked: list[tuple[float, float]]
+    module: Denoiser, condition: Any, asked: list[tuple[float, Any]]
 ) -> dict[str, Any]:
     """Large and small conditions and zeros, by what they are, for which the module has numbers at
-    (time, size of states)."""
+    (time, states)."""
     if condition is None or not condition.is_floating_point():
         return {}
-    some, states = condition[:FAR_SAMPLES], states[:FAR_SAMPLES]
+    some = condition[:FAR_SAMPLES]
     far = {f" for conditions of size {size:g}": size * some for size in _FAR_CONDITIONS}
     far[" for conditions with zeros"] = with_zeros(some)
     return {
         what: each
         for what, each in far.items()
-        if all(_is_finite(module, z * states, time, each) for time, z in asked)
+        if all(_is_finite(module, states[:FAR_SAMPLES], time, each) for time, states in asked)
     }
 
 
@@ -247,24 +248,36 @@ def compare_predictions(
     if labels:
         condition = torch.tensor(labels)[torch.arange(len(states)) % len(labels)]
     # These states come first, as a decoder is given the last ones.
-    far = _far_states(module, states, times, condition)
-    at = far + list(zip(times, np.resize(_SIZES, len(times)), strict=True))
-    far_conditions = _far_conditions(module, states, condition, at)
+    far = [
+        (time, size, f", of states of size {size:g},")
+        for time, size in _far_states(module, states, times, condition)
+    ]
+    usual_sizes = np.resize(_SIZES, len(times))
+    at = far + [(time, size, "") for time, size in zip(times, usual_sizes, strict=True)]
+    first = at[0][1] * states
+    # The very first alone are given, as the others are drawn.
+    if _is_finite(module, with_zeros(states), times[0], condition):
+        first = with_zeros(states)
+        at = [(times[0], 1.0, ", of states with zeros,"), *at]
+    of_times = [(at[0][0], first), *((time, size * states) for time, size, _ in at[1:])]
+    far_conditions = _far_conditions(module, condition, of_times)
     groups = _groups(len(states), far_conditions)
     given = None
     if condition is not None:
         condition = torch.cat([condition, *far_conditions.values()])
-        states = states[torch.arange(len(condition)) % len(states)]
-        given = (condition if num_classes else condition.reshape(len(states), -1)).numpy()
-    all_times, sizes = [time for time, _ in at], [size for _, size in at]
+        first = first[torch.arange(len(condition)) % len(first)]
+        given = (condition if num_classes else condition.reshape(len(first), -1)).numpy()
+    sizes = [*(size for _, size, _ in at[1:]), 1.0]  # of what is drawn after each
     asked = Question(
-        module, folder, config, all_times, (states * sizes[0]).numpy(), [*sizes[1:], 1.0], given
+        module, folder, config, [time for time, _, _ in at], first.numpy(), sizes, given
     )
     found = _asked(answers, asked)
     # Prediction and variance have sizes of their own.
-    differences: list[list[Difference]] = [[] for _ in range(2 if module.learned else 1)]
-    for i, (time, at_time, predicted) in enumerate(
-        zip(asked.times, found.states, found.predictions, strict=True)
+    halves_of_module = range(2 if module.learned else 1)
+    differences: list[list[Difference]] = [[] for _ in halves_of_module]
+    usual: list[list[Any]] = [[] for _ in halves_of_module]
+    for (time, _, of_states), at_time, predicted in zip(
+        at, found.states, found.predictions, strict=True
     ):
         rows = torch.from_numpy(at_time)
         of_rows = torch.full((len(rows),), time)
@@ -272,19 +285,20 @@ def compare_predictions(
         own = module(rows, of_rows, condition).numpy()
         exact, reference = _reference(module, rows, of_rows, condition)
         halves = [np.split(each, len(differences), axis=1) for each in (predicted, own, exact)]
-        for (those, kind), half in itertools.product(groups, range(len(differences))):
+        for (those, kind), half in itertools.product(groups, halves_of_module):
             answer, of_torch, of_double = (each[half][those] for each in halves)
-            what = f"predictions{kind} at time {time:g}"
-            if i < len(far):
-                what += f", of states of size {sizes[i]:g},"
-                check_far(answer, of_torch, of_double, what)
-            elif kind:
+            what = f"predictions{kind} at time {time:g}{of_states}"
+            if of_states or kind:
                 check_far(answer, of_torch, of_double, what)
             else:
                 found_here = difference_of(answer, of_torch, of_double, reference, what)
                 differences[half].append(found_here)
-    for of_half in differences:
+                usual[half].append((answer, of_torch, of_double))
+    for of_half, at_times in zip(differences, usual, strict=True):
         _check_times(of_half, times)
+        # Of all times together: at one of them an output may be near 0.
+        answer, of_torch, of_double = (np.concatenate(each) for each in zip(*at_times, strict=True))
+        check_columns(answer, of_torch, of_double, "predictions")
     joined = [each for of_half in differences for each in of_half]
     if decoder is not None:
         last = torch.from_numpy(found.last)

@@ -14,20 +14,55 @@ _PROBED_AT_ONCE = 1 << 22  # values
 # What a column is probed with: far above what biases take away of its digits.
 _STEP = 2.0**30
 
-# Operations by which a function differs in places that probes may not meet.
-_CHOICES = {
-    *("where", "masked_fill", "masked_scatter", "clamp", "clip", "clamp_min", "clamp_max"),
-    *("eq", "ne", "lt", "le", "gt", "ge", "isclose", "min", "max", "amin", "amax", "minimum"),
-    *("maximum", "any", "all", "sign", "median", "sort", "topk", "heaviside", "hardtanh"),
+# Operations of which affine layers are made. Any other may differ in places that probes do not
+# meet, as a comparison does, or a norm that counts what is not 0.
+_OPERATIONS = {
+    *("add", "sub", "mul", "div", "truediv", "neg", "pos", "iadd", "isub", "imul", "itruediv"),
+    *("subtract", "multiply", "divide", "true_divide", "negative", "positive", "rsub", "addcmul"),
+    *("addcdiv", "lerp", "sum", "mean", "cumsum", "diff", "trace", "linear", "bilinear", "matmul"),
+    *("imatmul", "mm", "bmm", "mv", "dot", "inner", "outer", "vdot", "addmm", "addmv", "addr"),
+    *("addbmm", "baddbmm", "einsum", "tensordot", "kron", "cross", "linalg_multi_dot"),
+    *("chain_matmul", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"),
+    *("conv_transpose3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d"),
+    *("adaptive_avg_pool2d", "adaptive_avg_pool3d", "batch_norm", "interpolate", "upsample"),
+    *("fold", "unfold", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "view", "view_as"),
+    *("reshape", "reshape_as", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze"),
+    *("transpose", "t", "getattr", "permute", "movedim", "moveaxis", "swapaxes", "swapdims"),
+    *("expand", "expand_as", "broadcast_to", "contiguous", "clone", "detach", "getitem", "narrow"),
+    *("select", "index_select", "take_along_dim", "gather", "take", "unbind", "chunk", "split"),
+    *("split_with_sizes", "tensor_split", "hsplit", "vsplit", "cat", "concat", "concatenate"),
+    *("stack", "hstack", "vstack", "dstack", "column_stack", "flip", "fliplr", "flipud", "roll"),
+    *("rot90", "repeat", "tile", "repeat_interleave", "pad", "tril", "triu", "diag", "diagonal"),
+    *("diag_embed", "diagflat", "atleast_1d", "atleast_2d", "atleast_3d", "index_add"),
+    *("index_copy", "scatter", "scatter_add", "to", "type", "type_as", "float", "double", "half"),
+    *("bfloat16", "real", "imag", "conj", "view_as_real", "view_as_complex", "fft_fft", "fft_ifft"),
+    *("fft_rfft", "fft_irfft", "fft_fft2", "fft_ifft2", "fft_rfft2", "fft_irfft2", "fft_fftn"),
+    *("fft_ifftn", "fft_rfftn", "fft_irfftn", "fft_hfft", "fft_ihfft", "fft_fftshift"),
+    *("fft_ifftshift"),
 }
 
 
-def _chooses(part: Part) -> bool:
-    names = [each.target for each in part.operations if each.op != "call_module"]
-    return any(
-        (name if isinstance(name, str) else getattr(name, "__name__", "")).strip("_") in _CHOICES
-        for name in names
-    )
+def _is_of_affine_layers(part: Part, node: Any) -> bool:
+    """Whether an operation is one that affine layers are made of, and gives floats."""
+    import torch
+    from torch.nn import modules
+
+    value = part.recorded.values[node]
+    results = value if isinstance(value, tuple) else (value,)
+    if not all(each.is_floating_point() or each.is_complex() for each in results):
+        return False
+    if node.op == "call_module":
+        kinds = (
+            *(torch.nn.Linear, torch.nn.Bilinear, torch.nn.Identity, torch.nn.Flatten),
+            *(torch.nn.Unflatten, torch.nn.Fold, torch.nn.Unfold, torch.nn.Upsample),
+            *(torch.nn.PixelShuffle, torch.nn.PixelUnshuffle, torch.nn.ChannelShuffle),
+            *(modules.conv._ConvNd, modules.batchnorm._BatchNorm, modules.pooling._AvgPoolNd),
+            *(modules.pooling._AdaptiveAvgPoolNd, modules.padding._ConstantPadNd),
+            *(modules.padding._ReflectionPadNd, modules.padding._ReplicationPadNd),
+        )
+        return isinstance(part.recorded.root.get_submodule(node.target), kinds)
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return name.strip("_") in _OPERATIONS
 
 
 def _weight_of(part: Part, width: int, bias: Any) -> Any:
@@ -63,7 +98,7 @@ def affine_layer(part: Part, width: int) -> tuple[Any, Any] | None:
     """(weight [out, width], bias [out]) if the part is affine, for values of all sizes."""
     import torch
 
-    if _chooses(part):
+    if not all(_is_of_affine_layers(part, each) for each in part.operations):
         return None
     generator = torch.Generator().manual_seed(2)
     # Clips act on large values, and dead zones on small ones; either may be of one sign.
@@ -108,7 +143,8 @@ def input_layer(recorded: Recorded, end: int, into: Any) -> tuple[Any, Any, str]
 
     name = activation_name(elementwise)
     found = affine_layer(Part(recorded, 0, end - 1, start, before[0]), width)
-    return (*found, name) if found and name else None
+    # What is no affine layer and yet the identity wherever it is probed differs where it is not.
+    return (*found, name) if found and name and name != "identity" else None
 
 
 def is_identity(weight: Any, bias: Any) -> bool:

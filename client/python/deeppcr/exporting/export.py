@@ -7,6 +7,7 @@ is written then.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -29,16 +30,16 @@ from deeppcr.exporting.network import check_network, compare_outputs
 from deeppcr.exporting.precision import cast_attributes, floats_by_default
 from deeppcr.exporting.report import Difference, ExportError, ExportReport
 from deeppcr.exporting.scheduler import process_of
+from deeppcr.exporting.scripted import scripted_functions_dispatch
 from deeppcr.exporting.stack import find_stack
 from deeppcr.exporting.tracing import (
     copied,
     evaluating,
-    kept_buffers,
     module_errors,
-    uncompiled,
+    uncompiled_copy,
     write_onnx,
 )
-from deeppcr.exporting.values import watched_tensors
+from deeppcr.exporting.values import calls_of_functions, check_same_calls, watched_tensors
 from deeppcr.exporting.weights import with_weights
 from deeppcr.safetensors_file import write_safetensors
 from deeppcr.serving import HOW_TO_GET_IT, server_at_hand
@@ -71,22 +72,21 @@ def _check_epsilons(module: Any) -> None:
             )
 
 
-def _in_float32(module: Any, example: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """A module of half or double precision and its example as the server computes them."""
+def _in_float32(module: Any, example: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Has a module of half or double precision compute as the server does; the example for it."""
     import torch
 
     weights = [*module.parameters(), *module.buffers()]
     kinds = {each.dtype for each in weights if each.is_floating_point()}
-    with module_errors("cannot be copied"):
-        if any(each.device.type != "cpu" for each in weights):
-            module = copied(module, example).cpu()
-        if torch.float64 in kinds:
-            _check_epsilons(module)
-        if kinds - {torch.float32}:
-            module = copied(module, example).float()
-            cast_attributes(module, torch.float32)
-        example = tuple(each.cpu() for each in example)
-    return module, tuple(each.float() if each.is_floating_point() else each for each in example)
+    if any(each.device.type != "cpu" for each in weights):
+        module.cpu()
+    if torch.float64 in kinds:
+        _check_epsilons(module)
+    if kinds - {torch.float32}:
+        module.float()
+        cast_attributes(module, torch.float32)
+    example = tuple(each.cpu() for each in example)
+    return tuple(each.float() if each.is_floating_point() else each for each in example)
 
 
 def _check_kinds(module: Any, example: tuple[Any, ...]) -> None:
@@ -115,30 +115,69 @@ def _publish(folder: pathlib.Path, target: pathlib.Path) -> None:
             shutil.rmtree(beside, ignore_errors=True)
 
 
-def _run_once(module: Any, example: tuple[Any, ...]) -> None:
-    """After it what hooks compute of weights is there and can be copied.
+def _other_than(example: tuple[Any, ...], num_classes: int) -> tuple[Any, ...]:
+    """Another state, another time and another condition than those of the example."""
+    import torch
+
+    state, *others = example
+    found = [torch.randn_like(state)]
+    for time in others[:1]:
+        half = time / 2 if time.is_floating_point() else time // 2
+        found.append(torch.where(half == time, time + 1, half))
+    for condition in others[1:]:
+        if condition.is_floating_point():
+            found.append(torch.randn_like(condition))
+        else:
+            found.append((condition + 1) % num_classes if num_classes else condition)
+    return tuple(found)
+
+
+def _check_keeps_nothing(module: Any, example: tuple[Any, ...], num_classes: int) -> None:
+    """Runs copies alone: what a module keeps of its first input is not to be that of the example.
 
     Errors: ExportError where a module keeps what its first input was for its later ones.
     """
     import torch
 
-    def run() -> Any:
-        return module(*(each.clone() for each in example))  # which the module may change
+    def run(one: Any, inputs: tuple[Any, ...]) -> Any:
+        return one(*(each.clone() for each in inputs))  # which the module may change
 
     with module_errors("does not take its example, a batch of one"):
-        with kept_buffers(module):
-            first = run()
-        with kept_buffers(module):
-            module(torch.randn_like(example[0]), *(each.clone() for each in example[1:]))
-            later = run()
-        is_tensor = isinstance(first, torch.Tensor)
-        if is_tensor and not torch.allclose(first, later, rtol=0, atol=0, equal_nan=True):
-            raise ExportError(
-                "the module answers its example otherwise after another input: it keeps something "
-                "of its inputs in its buffers, or draws random numbers"
-            )
-        with watched_tensors() as watched:
-            module(*(each.as_subclass(watched) for each in example))
+        first = run(copied(module), example)
+    used = copied(module)
+    with module_errors("does not take other inputs than its example"):
+        run(used, _other_than(example, num_classes))
+        later = run(used, example)
+    is_tensor = isinstance(first, torch.Tensor) and isinstance(later, torch.Tensor)
+    if is_tensor and not torch.allclose(first, later, rtol=0, atol=0, equal_nan=True):
+        raise ExportError(
+            "the module answers its example otherwise after another input: it keeps something of "
+            "an earlier call, in an attribute or a buffer, or draws random numbers"
+        )
+
+
+def _watch(module: Any, example: tuple[Any, ...], is_stack: bool) -> None:
+    """Runs copies, in which tensors of the watch may stay.
+
+    Errors: those of watched_tensors and check_same_calls.
+    """
+    calls = []
+    for context in (
+        contextlib.nullcontext(),
+        watched_tensors(data_is_recorded=is_stack),
+    ):
+        one = copied(module)
+        with (
+            module_errors("does not take its example, a batch of one"),
+            scripted_functions_dispatch(),
+            context as watched,
+            calls_of_functions() as found,
+        ):
+            for _ in range(2):  # the first may make what later ones find
+                inputs = [each.clone() for each in example]
+                one(*(each.as_subclass(watched) if watched else each for each in inputs))
+        calls.append(found)
+    check_same_calls(*calls)
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
@@ -213,6 +252,15 @@ def _write_stack(
     return f"stack of {stack.num_layers} layers of {stack.state_dim} values", config, difference
 
 
+def _num_classes(settings: dict[str, Any]) -> int:
+    num_classes = settings.get("num_classes", 0)
+    if type(num_classes) is not int or not 0 <= num_classes <= _MOST_CLASSES:
+        raise ExportError(
+            f"num_classes: expected an integer from 0 to {_MOST_CLASSES}, got {num_classes!r}"
+        )
+    return num_classes
+
+
 def _write_denoiser(
     module: Any,
     scheduler: Any,
@@ -220,26 +268,27 @@ def _write_denoiser(
     folder: pathlib.Path,
     decoder: Any,
     settings: dict[str, Any],
+    num_classes: int,
     answers: Answers,
 ) -> tuple[str, dict[str, Any], Difference]:
     import torch
 
-    process = process_of(scheduler)
     width = example[0][0].numel()
+    process = process_of(scheduler, width)
     config: dict[str, Any] = {
         "model_type": "diffusion",
         "denoiser": "onnx",
         "state_dim": width,
         "output_dim": width,
     }
-    num_classes = settings.get("num_classes", 0)
-    if type(num_classes) is not int or not 0 <= num_classes <= _MOST_CLASSES:
-        raise ExportError(
-            f"num_classes: expected an integer from 0 to {_MOST_CLASSES}, got {num_classes!r}"
-        )
     if len(example) == 3:
         if example[2].is_floating_point():
             config["conditioning_dim"] = example[2][0].numel()
+        elif example[2].numel() != 1:
+            raise ExportError(
+                "example: expected one class as the condition of integers, got the shape "
+                f"{list(example[2].shape)}"
+            )
         elif not num_classes:
             raise ExportError(
                 "num_classes: expected how many there are, as the third input of the "
@@ -253,7 +302,7 @@ def _write_denoiser(
             raise ExportError(
                 f"decoder: expected a torch.nn.Module, got a {type(decoder).__name__}"
             )
-        decoder = copied(uncompiled(decoder, ()), ()).float()
+        decoder = uncompiled_copy(decoder).float()
         tensors, of_decoder = decoder_tensors(decoder, width)
         write_safetensors(folder / "model.safetensors", tensors)
         config |= of_decoder
@@ -333,6 +382,7 @@ def export(
     answers = _answers(binary)
     if weights is not None:
         model = with_weights(model, weights, prefix)
+    num_classes = 0 if scheduler is None else _num_classes(settings)
     with (
         _recording,
         evaluating(model),
@@ -341,8 +391,10 @@ def export(
     ):
         folder = pathlib.Path(scratch) / "1"
         folder.mkdir()
-        module, example = _in_float32(uncompiled(model, example), example)
-        _run_once(module, example)
+        module = uncompiled_copy(model)
+        example = _in_float32(module, example)
+        _check_keeps_nothing(module, example, num_classes)
+        _watch(module, example, scheduler is None)
         if scheduler is None:
             if decoder is not None:
                 raise ExportError(
@@ -351,7 +403,7 @@ def export(
             what, config, difference = _write_stack(module, example[0], folder, settings, answers)
         else:
             what, config, difference = _write_denoiser(
-                module, scheduler, example, folder, decoder, settings, answers
+                module, scheduler, example, folder, decoder, settings, num_classes, answers
             )
         _publish(folder, target)
     errors = (difference.error, difference.torch_error, difference.reference)

@@ -51,6 +51,11 @@ def check_samples_are_alone(whole: Any, again: Any, alone: Any) -> None:
         )
     if not whole.is_floating_point():
         raise ExportError(f"outputs: expected floats, got {whole.dtype}")
+    if whole.dtype not in (torch.float32, torch.float64):
+        raise ExportError(
+            f"outputs: expected float32, as the server computes, got {whole.dtype}: leave out "
+            "autocast and casts to 16 bits"
+        )
     if not torch.isfinite(whole).all():
         raise ExportError("outputs: expected finite values, got others for random inputs")
     if not torch.equal(whole, again):
@@ -70,6 +75,11 @@ def _random_inputs(example: Any, n: int) -> Any:
     return torch.randn(n, *example.shape[1:], generator=generator)
 
 
+def _answer(module: Any, inputs: Any) -> Any:
+    """What the module makes of a copy, as it may change what it is given."""
+    return module(inputs.clone())
+
+
 def _check_sensitivity(module: Any, inputs: Any, whole: Any) -> None:
     import torch
 
@@ -87,12 +97,13 @@ def check_network(module: Any, example: Any) -> None:
 
     def answers(inputs: Any) -> tuple[Any, Any]:
         """Of a batch, and of its samples one by one."""
-        return module(inputs), torch.cat([module(row) for row in inputs.split(1)])
+        alone = [_answer(module, row) for row in inputs.split(1)]
+        return _answer(module, inputs), torch.cat(alone)
 
     with module_errors("does not take a batch of random inputs"):
         inputs = _random_inputs(example, 3)
         whole, alone = answers(inputs)
-        again = module(inputs)
+        again = _answer(module, inputs)
         if torch.equal(whole, again):
             _check_sensitivity(module, inputs, whole)
         check_samples_are_alone(whole, again, alone)
@@ -133,7 +144,7 @@ def _compared_inputs(example: Any, first: tuple[Any, Any] | None) -> dict[str, A
 
 def _own_and_exact(module: Any, inputs: Any) -> tuple[Any, Any, str]:
     """The module's outputs in float32, and in double where it can be made so: which of them."""
-    own = module(inputs).reshape(len(inputs), -1).float().numpy()
+    own = _answer(module, inputs).reshape(len(inputs), -1).float().numpy()
     wide = in_double(module, lambda wide: wide(inputs.double()))
     if wide is None:
         return own, own, "float32"

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from deeppcr.exporting.tracing import copied
 
 
 def widened(arguments: Any) -> Any:
@@ -180,7 +181,7 @@ def in_double(module: Any, call: Callable[[Any], Any]) -> Any:
 
     for context in (everything_is_double, floats_are_double):
         try:
-            wide = copy.deepcopy(module).double()
+            wide = copied(module).double()
             cast_attributes(wide, torch.float64)
             with context():
                 result = call(wide)

@@ -16,6 +16,8 @@ import numpy as np
 from deeppcr.exporting.report import ExportError
 from deeppcr.safetensors_file import write_safetensors
 
+_PROBED_VALUES = 5
+
 
 @dataclass(frozen=True)
 class Steps:
@@ -24,8 +26,9 @@ class Steps:
     z' = step(z, m, i), with z the state, m the module's output for (z, times[i]) and i the step,
     0 for the first. It may have the arguments `noise`, standard normal and as large as z, and `x0`,
     which is what predict_x0(z, m, i) gives, clipped to +-clip_range. Each has to be affine in its
-    arguments, with one coefficient for all elements and without a constant, as
-    `lambda z, m, i: z + (t[i + 1] - t[i]) * m`. step is called with NumPy arrays of float64.
+    arguments, with one coefficient for all elements, however many there are, and without a
+    constant, as `lambda z, m, i: z + (t[i + 1] - t[i]) * m`. step is called with NumPy arrays of
+    float64.
 
     The first state is initial_scale times standard normal noise.
     """
@@ -38,17 +41,21 @@ class Steps:
 
 
 def _coefficients(
-    function: Callable[..., Any], name: str, arguments: Sequence[str], i: int
+    function: Callable[..., Any], name: str, arguments: Sequence[str], i: int, sizes: Sequence[int]
 ) -> dict[str, float]:
-    """Those of a function of arrays that is affine, element by element; refuses any other."""
+    """Those of a function of arrays that is affine, element by element; refuses any other.
+
+    sizes: of the arrays; the first is that of most of them.
+    """
     rng = np.random.default_rng(i)
-    size = 5
+    size, *other_sizes = sizes
 
     def at(values: Mapping[str, Any]) -> Any:
-        others = {each: values[each] for each in arguments if each not in ("z", "m")}
+        size = len(values["z"])
+        copies = {each: values[each].copy() for each in arguments}  # which it may change
         try:
             with np.errstate(all="ignore"):
-                result = function(values["z"], values["m"], i, **others)
+                result = function(copies.pop("z"), copies.pop("m"), i, **copies)
                 result = np.asarray(result, np.float64)
         except Exception as error:
             raise ExportError(f"{name}: step {i} failed: {error}") from error
@@ -69,6 +76,14 @@ def _coefficients(
         if not (values == values[0]).all():
             raise ExportError(f"{name}: step {i} has another coefficient of {each} in each element")
         found[each] = float(values[0])
+        for other in other_sizes:
+            zeros = {name: np.zeros(other) for name in arguments}
+            values = at(zeros | {each: np.ones(other)})
+            if not np.allclose(values, found[each], rtol=1e-12, atol=0):
+                raise ExportError(
+                    f"{name}: step {i} has another coefficient of {each} for {other} values than "
+                    f"for {size}: write the number of values that is meant"
+                )
     for scale in (1.0, 1e3, 1e-3, 1e6, 1e-6, 1e12):
         probe = {each: scale * rng.standard_normal(size) for each in arguments}
         terms = [found[each] * probe[each] for each in arguments]
@@ -107,9 +122,13 @@ def _numbers(name: str, given: Any, axes: int) -> Any:
     return numbers
 
 
-def step_table(steps: Steps) -> dict[str, Any]:
-    """The tensors of step_table.safetensors. Errors: ExportError, naming the step."""
+def step_table(steps: Steps, width: int) -> dict[str, Any]:
+    """The tensors of step_table.safetensors, for states of `width` values.
+
+    Errors: ExportError, naming the step.
+    """
     arguments = _arguments_of(steps.step)
+    sizes = [_PROBED_VALUES, *({width, _PROBED_VALUES + 2} - {_PROBED_VALUES})]
     times = _numbers("times", steps.times, 1)
     if ("x0" in arguments) != (steps.predict_x0 is not None):
         raise ExportError("step: the argument x0 and predict_x0 belong together")
@@ -119,10 +138,10 @@ def step_table(steps: Steps) -> dict[str, Any]:
         name: [] for name in ("x0_z", "x0_m", "z_z", "z_m", "z_x0", "sigma")
     }
     for i in range(len(times)):
-        found = _coefficients(steps.step, "step", arguments, i)
+        found = _coefficients(steps.step, "step", arguments, i, sizes)
         x0 = {"z": 0.0, "m": 0.0}
         if steps.predict_x0 is not None:
-            x0 = _coefficients(steps.predict_x0, "predict_x0", ["z", "m"], i)
+            x0 = _coefficients(steps.predict_x0, "predict_x0", ["z", "m"], i, sizes)
         row = (x0["z"], x0["m"], found["z"], found["m"], found.get("x0", 0.0))
         # Noise is as likely as its negative.
         for name, value in zip(rows, (*row, abs(found.get("noise", 0.0))), strict=True):
@@ -205,7 +224,8 @@ class Process:
             (folder / "scheduler_config.json").write_text(text)
 
 
-def process_of(scheduler: Any) -> Process:
+def process_of(scheduler: Any, width: int) -> Process:
+    """That of states of `width` values. Errors: ExportError."""
     if isinstance(scheduler, Steps):
-        return Process(None, step_table(scheduler))
+        return Process(None, step_table(scheduler, width))
     return Process(_settings(scheduler), None)

@@ -7,6 +7,7 @@ asks for one. Sizes that depend on values are refused: those of other inputs are
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 from collections.abc import Iterator
 from typing import Any
@@ -54,6 +55,31 @@ def _others_than(example: Any) -> list[Any]:
     return [torch.zeros_like(example), torch.ones_like(example), noise * 10 ** (2 * exponents)]
 
 
+@contextlib.contextmanager
+def _taken_for_tensors(kind: type) -> Iterator[None]:
+    """Has isinstance say of what is of a class that it is a tensor, as a network may ask.
+
+    A property `__class__` would have PyTorch's own C++ take it for one too, and crash.
+    """
+    import torch
+
+    plain = builtins.isinstance
+
+    def has_tensors(kinds: Any) -> bool:
+        if type(kinds) is tuple:
+            return any(has_tensors(each) for each in kinds)
+        return kinds is torch.Tensor
+
+    def with_tensors(value: Any, kinds: Any) -> bool:
+        return plain(value, kinds) or (type(value) is kind and has_tensors(kinds))
+
+    builtins.isinstance = with_tensors
+    try:
+        yield
+    finally:
+        builtins.isinstance = plain
+
+
 def sized_tracer(example: Any) -> Any:
     """A torch.fx.Tracer of networks of one input, of which this is one, in double."""
     import torch
@@ -73,6 +99,8 @@ def sized_tracer(example: Any) -> Any:
                 return torch.float32 if dtype == torch.float64 else dtype
             if name in ("to", "type_as"):
                 return self._cast
+            if name == "_is_param":
+                return False  # which PyTorch asks of what might be a torch.nn.Parameter
             if name == "data":
                 return self.detach()  # which every exporter records
             if name in _VIEWS:
@@ -106,11 +134,17 @@ def sized_tracer(example: Any) -> Any:
         def proxy(self, node: Any) -> Any:
             return Sized(node, self)
 
+        def trace(self, root: Any, concrete_args: Any = None) -> Any:
+            with _taken_for_tensors(Sized):
+                return super().trace(root, concrete_args)
+
         def create_args_for_root(self, root_fn: Any, *_: Any, **__: Any) -> Any:
             """Arguments beside the input have their defaults, whatever the signature is."""
             return root_fn, [self.root, self.create_proxy("placeholder", "x", (), {})]
 
         def create_arg(self, a: Any) -> Any:
+            if type(a) is Sized:
+                return a.node  # before it is taken for the tensor that it says it is
             return super().create_arg(a.item() if isinstance(a, np.generic) else a)
 
         def is_leaf_module(self, m: Any, module_qualified_name: str) -> bool:

@@ -111,7 +111,7 @@ def _simplified(model: Any) -> Any:
 
 def find_stack(model: Any, example: Any) -> Stack:
     """example: [1, ..]. Errors: ExportError, with what the network is no stack for."""
-    recorded = record(_simplified(copied(model, (example,)).double()), example.double())
+    recorded = record(_simplified(copied(model).double()), example.double())
     keys = keys_of(recorded)
     problem: ExportError | None = None
     for period in periods_of(keys):

@@ -33,7 +33,8 @@ def kept_buffers(module: Any) -> Iterator[None]:
     finally:
         with torch.no_grad():
             for of, name, buffer, value, written in buffers:
-                if of._buffers.get(name) is not buffer:
+                # Those of a scripted module are no dict.
+                if dict(of._buffers.items()).get(name) is not buffer:
                     of._buffers[name] = buffer
                 if buffer._version != written:
                     buffer.copy_(value)
@@ -68,30 +69,50 @@ def module_errors(what: str) -> Iterator[None]:
         ) from error
 
 
-def copied(module: Any, example: tuple[Any, ...]) -> Any:
-    """A copy of a module that is evaluated without gradients."""
-    try:
-        return copy.deepcopy(module)
-    except RuntimeError:
-        # Weights that hooks compute can be copied once they were computed without gradients.
-        module(*example)
-        return copy.deepcopy(module)
+def _copies_within(value: Any) -> dict[int, Any]:
+    """By id, copies of those parts of an attribute that PyTorch does not copy itself: tensors that
+    it computed with gradients, and scripted functions, which have no state."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return {} if value.is_leaf else {id(value): value.detach().clone()}
+    if isinstance(value, torch.jit.ScriptFunction):
+        return {id(value): value}
+    parts = value.values() if isinstance(value, dict) else value
+    found: dict[int, Any] = {}
+    if isinstance(value, (dict, list, tuple)):
+        for part in parts:
+            found |= _copies_within(part)
+    return found
 
 
-def uncompiled(module: Any, example: tuple[Any, ...]) -> Any:
-    """The module without torch.compile, which computes the same; where the module that it gives has
-    hooks of its own, that stays."""
+def copied(module: Any) -> Any:
+    """A copy of a module, which is not run for it. Errors: ExportError where there is none."""
+    known: dict[int, Any] = {}
+    for each in module.modules():
+        known |= _copies_within(vars(each))
+    with module_errors("cannot be copied"):
+        copy_of = copy.deepcopy(module, known)
+    theirs = {id(each) for each in (*module.parameters(), *module.buffers())}
+    for name, each in (*copy_of.named_parameters(), *copy_of.named_buffers()):
+        if id(each) in theirs:
+            raise ExportError(
+                f"{name}: a copy of the module has the same tensor: take __deepcopy__ out of what "
+                "it is a part of"
+            )
+    return copy_of
+
+
+def uncompiled_copy(module: Any) -> Any:
+    """A copy of a module without torch.compile, which computes the same; where the module that it
+    gives has hooks of its own, that stays."""
 
     def original(each: Any) -> Any:
         is_compiled = type(each).__module__.startswith("torch._dynamo.")
         hooked = is_compiled and (each._forward_hooks or each._forward_pre_hooks)
         return each._orig_mod if is_compiled and not hooked else each
 
-    module = original(module)
-    if all(original(each) is each for each in module.modules()):
-        return module
-    with module_errors("cannot be copied"):
-        module = copied(module, example)
+    module = copied(original(module))
     for each in list(module.modules()):
         for name, child in list(each._modules.items()):
             each._modules[name] = original(child)
@@ -103,21 +124,32 @@ def _trace(
 ) -> None:
     """One run of PyTorch's exporter; `batches`: whether the file is of a batch of any size."""
     import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Plain(TorchFunctionMode):  # type: ignore[misc]
+        """Calls what is called. Where any is on, PyTorch's attention and its encoder layers take no
+        way of their own through an operation that ONNX does not have."""
+
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return function(*args, **kwargs or {})
 
     names = ["x", "t", "c"][: len(example)]
     axes = {name: {0: "n"} for name in [*names, "prediction"]} if batches else {}
     chosen = {"dynamo": False} if hasattr(torch, "export") else {}
-    torch.onnx.export(
-        module,
-        example,
-        str(path),
-        input_names=names,
-        output_names=["prediction"],
-        opset_version=OPSET,
-        dynamic_axes=axes,
-        do_constant_folding=folding,
-        **chosen,
-    )
+    with Plain():
+        torch.onnx.export(
+            module,
+            example,
+            str(path),
+            input_names=names,
+            output_names=["prediction"],
+            opset_version=OPSET,
+            dynamic_axes=axes,
+            do_constant_folding=folding,
+            **chosen,
+        )
 
 
 def write_onnx(

@@ -8,21 +8,32 @@ in-place operation on another view of it, which torch.onnx does not see.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import pathlib
-import traceback
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from deeppcr.exporting.report import ExportError
+from deeppcr.exporting.scripted import reads_changed_view, tensors_in
 
 # Functions of tensors whose results are no tensors, and depend on values.
 _READS = {
     *("__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__"),
     *("item", "tolist", "numpy", "__array__", "equal", "allclose", "is_nonzero", "__format__"),
+    *("__repr__", "__dlpack__", "storage"),
 }
+# Functions that raise for some values, which a module may catch.
+_RAISE_BY_VALUES = {
+    *("cholesky", "linalg_cholesky", "inverse", "linalg_inv", "linalg_solve", "linalg_eigh"),
+    *("linalg_eigvalsh", "linalg_svd", "svd", "linalg_lstsq", "linalg_qr"),
+}
+# Arguments that PyTorch takes the number of a tensor for, unseen.
+_NUMBERS = ("eps", "nan", "posinf", "neginf", "dropout_p")
 # Functions whose results are as large as values say.
 _SIZED_BY_VALUES = {
     *("nonzero", "argwhere", "masked_select", "bincount", "combinations"),
@@ -39,20 +50,10 @@ def _users_line() -> str:
         str(pathlib.Path(torch.__file__).parent) + "/",
         str(pathlib.Path(__file__).parent) + "/",
     )
-    frames = [f for f in traceback.extract_stack() if not f.filename.startswith(own)]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "the module"
-
-
-def _tensors_in(arguments: Any) -> list[Any]:
-    import torch
-
-    if isinstance(arguments, torch.Tensor):
-        return [arguments]
-    if isinstance(arguments, dict):
-        arguments = list(arguments.values())
-    if isinstance(arguments, (tuple, list)):
-        return [each for part in arguments for each in _tensors_in(part)]
-    return []
+    frame: Any = sys._getframe()
+    while frame is not None and frame.f_code.co_filename.startswith(own):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "the module"
 
 
 def _memory_of(tensor: Any) -> int:
@@ -68,16 +69,12 @@ def _reads_of(name: str, args: Any, tensors: list[Any]) -> list[Any]:
     """The tensors of whose elements a function makes something."""
     if name.endswith("_like") or name.startswith("new_"):
         return []
-    return _tensors_in(list(args[:1])) if name.endswith("_as") else tensors
+    return tensors_in(list(args[:1])) if name.endswith("_as") else tensors
 
 
-def _is_part(name: str, args: Any) -> bool:
-    """Whether torch.onnx hands on what is done to the result to what it is taken from."""
-    if name == "select":
-        return True
-    index = args[1] if name == "__getitem__" else None
-    parts = index if isinstance(index, tuple) else (index,)
-    return all(isinstance(each, (slice, int)) for each in parts)
+def _index_of(args: Any) -> tuple[Any, ...]:
+    """What an element is asked for or set by."""
+    return args[1] if isinstance(args[1], tuple) else (args[1],)
 
 
 class _Views:
@@ -86,7 +83,7 @@ class _Views:
     def __init__(self) -> None:
         self.count = 0
         self.stamps: dict[int, Any] = {}  # by memory: the last operation on each element
-        self.parents: dict[int, Any] = {}  # by id: the tensor that a view is a part of
+        self.parents: dict[int, Any] = {}  # by id: the tensor whose in-place result it is
         self.known: dict[int, int] = {}  # by id: the last operation that a tensor knows of
         self.kept: list[Any] = []  # so that neither ids nor memory are used again
 
@@ -137,10 +134,57 @@ class _Views:
             self.kept += [result, each]
 
 
+@dataclass(frozen=True)
+class Call:
+    """Of a function of PyTorch."""
+
+    name: str
+    line: str = field(compare=False)  # of the module's own code
+
+
 @contextlib.contextmanager
-def watched_tensors() -> Iterator[Any]:
+def calls_of_functions() -> Iterator[list[Call]]:
+    """Those of functions of tensors, one after the other as they are called."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    calls: list[Call] = []
+
+    class Listing(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            # What is scripted is called by its name for tensors of other classes alone.
+            if not isinstance(function, torch.ScriptMethod):
+                calls.append(Call(str(getattr(function, "__name__", "")), _users_line()))
+            return function(*args, **kwargs or {})
+
+    with Listing():
+        yield calls
+
+
+def check_same_calls(plain: list[Call], watched: list[Call]) -> None:
+    """Errors: ExportError, by line, where a module calls something for tensors of PyTorch's own
+    class alone: the watch has not seen the way that it goes with those.
+
+    PyTorch 1.13 does not say of all calls for its own tensors, so that those may be fewer.
+    """
+    missing = collections.Counter(plain) - collections.Counter(watched)
+    if missing:
+        line = next(each.line for each in plain if each in missing)
+        raise ExportError(
+            f"{line}: the way through the module depends on the class of a tensor: ask for it by "
+            "isinstance, not by type"
+        )
+
+
+@contextlib.contextmanager
+def watched_tensors(*, data_is_recorded: bool) -> Iterator[Any]:
     """A class of tensors whose results are of it too. Errors: ExportError, by line, where their
-    values are read, or stand in another view of what an in-place operation has changed."""
+    values are read, or stand in another view of what an in-place operation has changed.
+
+    data_is_recorded: whether the recorder takes `.data` for what it is, and for no constant.
+    """
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -155,23 +199,47 @@ def watched_tensors() -> Iterator[Any]:
         if name == "repeat_interleave":
             return any(isinstance(each, Watched) for each in args[-1:])
         if name == "__getitem__":
-            parts = args[1] if isinstance(args[1], tuple) else (args[1],)
             masks = (torch.bool, torch.uint8)
-            return any(isinstance(each, Watched) and each.dtype in masks for each in parts)
+            return any(
+                isinstance(each, Watched) and each.dtype in masks for each in _index_of(args)
+            )
         return name in _SIZED_BY_VALUES
 
     def note(problem: str) -> None:
         if not problems:
             problems.append(f"{_users_line()}: {problem}")
 
+    def note_data(function: Any) -> None:
+        if function == torch.Tensor.data.__set__:
+            note("data that is set is not seen by the recorder: name what is computed instead")
+        if function == torch.Tensor.data.__get__ and not data_is_recorded:
+            note("torch.onnx takes .data for a constant: use detach()")
+
+    def note_script(function: Any) -> None:
+        graph = getattr(function, "inlined_graph", None)
+        if graph is not None and reads_changed_view(graph):
+            note(
+                "what is scripted reads a tensor after an in-place operation on another view, "
+                "which torch.onnx does not see: write it without"
+            )
+
     def note_reads(name: str, args: Any, kwargs: Any) -> None:
         way = "the way through the module depends on values"
         if name in _READS:
             note(f"{name} reads values: {way}")
+        if name in _RAISE_BY_VALUES:
+            note(f"{name} raises for some values: {way} where that is caught")
+        numbers = [kwargs.get(each) for each in _NUMBERS]
+        if name.strip("_") == "pad":
+            numbers += [kwargs.get("value"), *args[3:]]
+        if any(isinstance(each, Watched) for each in numbers):
+            note(f"{name} reads values for a number that it takes: {way}")
         if is_sized_by_values(name, args):
             note(f"{name} gives as many as values say: {way}")
         if name.startswith("embedding") and kwargs.get("max_norm") is not None:
             note("max_norm changes weights as they are looked up: scale them before")
+        if name == "__setitem__" and any(each is None for each in _index_of(args)):
+            note("torch.onnx does not see what is set by an index with a new axis: leave it out")
 
     def note_memory(
         name: str, args: Any, kwargs: Any, result: Any, given: list[tuple[Any, int]]
@@ -180,11 +248,11 @@ def watched_tensors() -> Iterator[Any]:
         written = [each for each, version in given if each._version != version]
         # Views of one tensor have one version.
         if kwargs.get("out") is not None:
-            written = _tensors_in(kwargs["out"])
+            written = tensors_in(kwargs["out"])
         elif not name.startswith("_foreach_"):
             written = written[:1]
         stale = [each for each in _reads_of(name, args, tensors) if views.is_stale(each)]
-        results = _tensors_in(result)
+        results = tensors_in(result)
         if stale and (results or written or name in _READS):
             note(
                 f"{name} reads what an in-place operation on another view has changed, which "
@@ -193,10 +261,10 @@ def watched_tensors() -> Iterator[Any]:
         for each in written:
             views.note_write(each)
             watch(each)
-        # In-place operations give another view of all that they have written.
-        parents = [*written, *_tensors_in(list(args[:1]))] if _is_part(name, args) else written
+        # In-place operations give another view of all that they have written. To other views, as
+        # slices, torch.onnx hands nothing on: not even to what they are a part of.
         for each in results:
-            views.note_result(each, tensors, parents)
+            views.note_result(each, tensors, written)
             if isinstance(each, Watched) and each.is_inference():
                 note("inference_mode hides in-place operations: use no_grad")
 
@@ -213,8 +281,10 @@ def watched_tensors() -> Iterator[Any]:
         ) -> Any:
             name, kwargs = getattr(function, "__name__", ""), kwargs or {}
             with torch._C.DisableTorchFunction():
+                note_data(function)
+                note_script(function)
                 note_reads(name, args, kwargs)
-                tensors = _tensors_in([args, kwargs])
+                tensors = tensors_in([args, kwargs])
                 given = [(each, each._version) for each in tensors if not each.is_inference()]
             result = super().__torch_function__(function, types, args, kwargs)
             with torch._C.DisableTorchFunction():
@@ -229,19 +299,16 @@ def watched_tensors() -> Iterator[Any]:
         ) -> Any:
             kwargs = kwargs or {}
             with torch._C.DisableTorchFunction():
-                tensors = _tensors_in([args, kwargs])
+                tensors = tensors_in([args, kwargs])
                 for each in tensors:
                     if views.stamps.get(_memory_of(each)) is not None:
                         watch(each)
+                is_watched = any(isinstance(each, Watched) for each in tensors)
+                if is_watched:
+                    note_data(function)
             result = function(*args, **kwargs)
-            name = getattr(function, "__name__", "")
-            if any(isinstance(each, Watched) for each in tensors):
-                return result.as_subclass(Watched) if name in _COPIES else result
-            if _is_part(name, args):
-                with torch._C.DisableTorchFunction():
-                    for each in _tensors_in(result):
-                        views.note_result(each, tensors, tensors[:1])
-            return result
+            is_copy = is_watched and getattr(function, "__name__", "") in _COPIES
+            return result.as_subclass(Watched) if is_copy else result
 
     try:
         with All():

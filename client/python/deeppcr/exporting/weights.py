@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import pathlib
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from deeppcr.exporting.report import ExportError, first_line
-from deeppcr.exporting.tracing import module_errors
+from deeppcr.exporting.tracing import copied, module_errors
 from deeppcr.safetensors_file import read_safetensors
 
 
@@ -118,7 +117,7 @@ def with_weights(
         raise ExportError(
             f"weights: {'; '.join(problems)} (with the prefix {prefix!r} of {names}){hint}"
         )
+    loaded = copied(module)
     with module_errors("does not take the weights"):
-        loaded = copy.deepcopy(module)
         loaded.load_state_dict({name: state[_plain(name)] for name in own})
     return loaded
