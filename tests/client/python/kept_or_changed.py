@@ -4,15 +4,18 @@
 Rows as in odd_modules.py and odd_stacks.py.
 """
 
+import threading
+
 import torch
 from torch import nn
 
 from hidden_modules import of_condition
 from near_zero import IN_PLACE
 from odd_modules import COND, DIM, Conditioned, Mlp, embedding, with_time
-from odd_stacks import Loop, network
+from odd_stacks import INPUTS, Loop, network
 from tricky_stacks import loop
 
+MIXES = 2 * torch.eye(INPUTS) + torch.tril(torch.ones(INPUTS, INPUTS))
 KEEPS = 'it keeps something of an earlier call'
 BEFORE = 'before the blocks'
 
@@ -152,6 +155,19 @@ class KeepsNoInput(Mlp):
         return self.last
 
 
+class HoldsWhatIsNotCopied(Mlp):
+    """A lock, a generator and a library, as modules have them that log or draw in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.lock, self.library = threading.Lock(), torch
+        self.generator = torch.Generator()
+
+    def forward(self, x, t):
+        with self.lock:
+            return super().forward(self.library.sin(x), t)
+
+
 class OfOtherUnits(nn.Module):
     """Outputs of sizes 1 and 1e6, of which the small ones are others as it is recorded."""
 
@@ -258,6 +274,7 @@ MODULES = {
     'embeds_once': (lambda: with_time(EmbedsOnce()), KEEPS),
     'scales_by_its_first': (lambda: with_time(ScalesByItsFirst(), torch.randn(1, COND)), KEEPS),
     'keeps_no_input': (lambda: with_time(KeepsNoInput()), None),
+    'holds_what_is_not_copied': (lambda: with_time(HoldsWhatIsNotCopied()), None),
     'of_other_units': (lambda: with_time(OfOtherUnits()), 'output 0 of predictions'),
     'of_other_units_right': (lambda: with_time(OfOtherUnitsRight()), None),
     'small_states': (lambda: with_time(SmallStates()), 'of states of size 1e-05'),
@@ -270,6 +287,9 @@ STACKS = {
     'own_input_in_place': (network(InPlaceOnItsInput), None),
     'set_data': (loop(lambda x: set_data(x) or x), 'data that is set'),
     'isinstance': (loop(lambda x: with_zero_for_missing(x) if isinstance(x, torch.Tensor) else x), BEFORE),
+    'union': (loop(lambda x: with_zero_for_missing(x) if isinstance(x, torch.Tensor | None) else x), BEFORE),
+    'constants': (loop(lambda x: 2 * x - torch.full_like(x, 0.5) + x.new_ones(1, INPUTS)), None),
+    'solved': (loop(lambda x: torch.linalg.solve(MIXES, x.T).T), None),
     'one_of_kinds': (loop(lambda x: 2 * x if isinstance(x, (int, (list, torch.Tensor))) else x), None),
     'parameter': (loop(lambda x: x if isinstance(x, nn.Parameter) else 2 * x), None),
     'is_tensor': (loop(lambda x: with_zero_for_missing(x) if torch.is_tensor(x) else x), BEFORE),

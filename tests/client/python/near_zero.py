@@ -13,6 +13,7 @@ from hidden_modules import of_condition
 from odd_modules import DIM, Mlp, with_time
 from odd_stacks import DEPTH, WIDTH
 
+SCRIPTED = 'what is scripted changes a tensor'
 IN_PLACE = 'what an in-place operation on another view has changed'
 # Which PyTorch 1 does not export, and later ones with another quotient.
 ATAN2 = 'off by nan' if hasattr(torch, 'export') else "'aten::atan2'"
@@ -196,6 +197,42 @@ def plain_part(c):
 
 
 @torch.jit.script
+def scripted_part_of_a_list(c):
+    c = c.clone()
+    for part in [c[:, :2], c[:, 2:]]:
+        part.masked_fill_(part == -1, 0.0)
+    return c * 1
+
+
+@torch.jit.script
+def scripted_part_of_a_branch(c):
+    c = c.clone()
+    part = c[:, 1:]
+    if c.size(1) > 1:
+        part = c[:, 2:]
+    part.masked_fill_(part == -1, 0.0)
+    return c * 1
+
+
+@torch.jit.script
+def scripted_part_of_a_loop(c):
+    c = c.clone()
+    part = c
+    for i in range(2):
+        part = part[:, 1:]
+    part.masked_fill_(part == -1, 0.0)
+    return c * 1
+
+
+@torch.jit.script
+def scripted_part_by_out(c):
+    c = c.clone()
+    part = c[:, 1:]
+    torch.mul(part, (part != -1).float(), out=part)
+    return c * 1
+
+
+@torch.jit.script
 def scripted_whole(c):
     c = c.clone()
     c[c == -1] = 0.0
@@ -241,8 +278,12 @@ MODULES = {
     'by_type': (unconditional(is_of_torch_and_zero), 'by isinstance, not by type'),
     'padded_by_a_value': (of_condition(padded_by_a_value), 'pad reads values'),
     'padded': (of_condition(lambda c: c + F.pad(c, (1, 0), value=2.0)[:, :4]), None),
-    'scripted_part': (of_condition(scripted_part), 'what is scripted reads'),
-    'traced_part': (of_condition(torch.jit.trace(plain_part, torch.randn(1, 4))), 'what is scripted reads'),
+    'scripted_part': (of_condition(scripted_part), SCRIPTED),
+    'scripted_part_of_a_list': (of_condition(scripted_part_of_a_list), SCRIPTED),
+    'scripted_part_of_a_branch': (of_condition(scripted_part_of_a_branch), SCRIPTED),
+    'scripted_part_of_a_loop': (of_condition(scripted_part_of_a_loop), SCRIPTED),
+    'scripted_part_by_out': (of_condition(scripted_part_by_out), SCRIPTED),
+    'traced_part': (of_condition(torch.jit.trace(plain_part, torch.randn(1, 4))), SCRIPTED),
     'part_for_a_script': (of_condition(part_for_a_script), IN_PLACE),
     'after_a_script': (unconditional(lambda module, c: scripted_size(c) == 0), READS),
     'scripted_whole': (of_condition(scripted_whole), None),

@@ -86,6 +86,15 @@ class StepTableTest(unittest.TestCase):
             step_table(Steps(lambda z, m, i: z * (1 + (len(z) == 64)) + m, TIMES[:-1]), 64)
         step_table(Steps(euler, TIMES[:-1]), 5)
 
+    def test_elements_behind_the_first_are_not_others(self):
+        def gripper(z, m, i):
+            out = euler(z, m, i)
+            out[7:] = np.clip(out[7:], -2, 2)
+            return out
+
+        with self.assertRaisesRegex(ExportError, 'step 0 is not affine'):
+            step_table(Steps(gripper, TIMES[:-1]), 9)
+
     def test_steps_may_change_what_they_are_given(self):
         def in_place(z, m, i, noise):
             z += (TIMES[i + 1] - TIMES[i]) * m

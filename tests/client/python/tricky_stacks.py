@@ -266,7 +266,7 @@ STACKS = {
     'pressures': (loop(lambda x: (x - 101325) / 10.0), 'about the mean that the first layer subtracts'),
     'scalars_of_modules': (network(Scalars, WIDTH), 'differ in a scalar'),
     'chaos': (network(Chaos), 'as sensitive as that'),
-    'locks': (network(Locked), 'cannot pickle'),
+    'locks': (network(Locked), None),
     'optional_mask': (network(Mask), None),
     'assertions': (loop(checked), None),
     'batches_of_one': (loop(lambda x: x.view(1, INPUTS)), 'a batch of random inputs'),

@@ -38,7 +38,10 @@ _OPERATIONS = {
     *("bfloat16", "real", "imag", "conj", "view_as_real", "view_as_complex", "fft_fft", "fft_ifft"),
     *("fft_rfft", "fft_irfft", "fft_fft2", "fft_ifft2", "fft_rfft2", "fft_irfft2", "fft_fftn"),
     *("fft_ifftn", "fft_rfftn", "fft_irfftn", "fft_hfft", "fft_ihfft", "fft_fftshift"),
-    *("fft_ifftshift"),
+    *("fft_ifftshift", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"),
+    *("new_tensor", "cpu", "requires_grad", "deg2rad", "rad2deg", "dropout", "alpha_dropout"),
+    *("feature_dropout", "feature_alpha_dropout", "broadcast_tensors", "linalg_solve"),
+    "linalg_solve_triangular",
 }
 
 
@@ -59,6 +62,7 @@ def _is_of_affine_layers(part: Part, node: Any) -> bool:
             *(modules.conv._ConvNd, modules.batchnorm._BatchNorm, modules.pooling._AvgPoolNd),
             *(modules.pooling._AdaptiveAvgPoolNd, modules.padding._ConstantPadNd),
             *(modules.padding._ReflectionPadNd, modules.padding._ReplicationPadNd),
+            modules.instancenorm._InstanceNorm,
         )
         return isinstance(part.recorded.root.get_submodule(node.target), kinds)
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")

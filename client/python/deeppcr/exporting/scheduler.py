@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import os
 import pathlib
@@ -84,8 +85,8 @@ def _coefficients(
                     f"{name}: step {i} has another coefficient of {each} for {other} values than "
                     f"for {size}: write the number of values that is meant"
                 )
-    for scale in (1.0, 1e3, 1e-3, 1e6, 1e-6, 1e12):
-        probe = {each: scale * rng.standard_normal(size) for each in arguments}
+    for n, scale in itertools.product(sizes, (1.0, 1e3, 1e-3, 1e6, 1e-6, 1e12)):
+        probe = {each: scale * rng.standard_normal(n) for each in arguments}
         terms = [found[each] * probe[each] for each in arguments]
         size_of = sum(np.abs(term) for term in terms) + np.finfo(float).tiny
         if (np.abs(at(probe) - sum(terms)) > 1e-9 * size_of).any():

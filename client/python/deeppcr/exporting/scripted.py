@@ -7,16 +7,6 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-# Operations whose results may be in the memory of their first argument.
-_VIEWS = {
-    *("alias", "as_strided", "chunk", "contiguous", "detach", "diagonal", "expand", "expand_as"),
-    *("flatten", "hsplit", "vsplit", "dsplit", "movedim", "moveaxis", "narrow", "permute", "ravel"),
-    *("real", "imag", "reshape", "reshape_as", "select", "slice", "split", "split_with_sizes"),
-    *("squeeze", "swapaxes", "swapdims", "t", "tensor_split", "to", "type_as", "transpose"),
-    *("unbind", "unflatten", "unfold", "unsqueeze", "view", "view_as", "numpy_T", "mT", "H"),
-    *("float", "data", "ListUnpack", "TupleUnpack", "__getitem__"),
-}
-
 
 def tensors_in(arguments: Any) -> list[Any]:
     """The tensors among the arguments of a function, also in lists."""
@@ -38,31 +28,37 @@ def _nodes_of(block: Any) -> Iterator[Any]:
             yield from _nodes_of(inner)
 
 
-def reads_changed_view(graph: Any) -> bool:
-    """Whether a graph reads a tensor after an in-place operation on another view of it."""
-    roots: dict[str, str] = {}  # by the name of a value: that of what it is a view of
-    stale: set[str] = set()
+def _written_by(node: Any) -> list[Any]:
+    """The values that an operation writes into."""
+    import torch
 
-    def root_of(name: str) -> str:
-        return roots.get(name, name)
+    schema = node.schema()
+    if schema == "(no schema)":
+        return []
+    arguments = torch._C.parse_schema(schema).arguments
+    return [
+        value
+        for value, argument in zip(node.inputs(), arguments, strict=False)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
 
-    for node in _nodes_of(graph):
-        given = [each.debugName() for each in node.inputs()]
-        made = [each.debugName() for each in node.outputs()]
-        name = node.kind().split("::")[-1]
-        is_in_place = name.endswith("_") and not name.endswith("__")
-        is_view = name in _VIEWS
-        if not is_view and any(each in stale for each in given):
-            return True
-        if not given or not (is_view or is_in_place):
-            continue
-        roots |= {each: root_of(given[0]) for each in made}
-        if is_in_place:
-            family = {each for each in (*roots, given[0]) if root_of(each) == root_of(given[0])}
-            stale |= (family | {root_of(given[0])}) - {given[0], *made}
-        elif given[0] in stale:
-            stale |= set(made)
-    return any(each.debugName() in stale for each in graph.outputs())
+
+def changes_another_view(graph: Any) -> bool:
+    """Whether a graph writes into what another of its values may share memory with."""
+    aliases, nodes = graph.alias_db(), list(_nodes_of(graph))
+    tensors = {
+        value.debugName(): value
+        for node in nodes
+        for value in (*node.inputs(), *node.outputs())
+        if "Tensor" in str(value.type())
+    }
+    for node in nodes:
+        for into in _written_by(node):
+            same = {into.debugName(), *(each.debugName() for each in node.outputs())}
+            others = (value for name, value in tensors.items() if name not in same)
+            if any(aliases.may_contain_alias(into, each) for each in others):
+                return True
+    return False
 
 
 @contextlib.contextmanager

@@ -63,15 +63,10 @@ def _taken_for_tensors(kind: type) -> Iterator[None]:
     """
     import torch
 
-    plain = builtins.isinstance
-
-    def has_tensors(kinds: Any) -> bool:
-        if type(kinds) is tuple:
-            return any(has_tensors(each) for each in kinds)
-        return kinds is torch.Tensor
+    plain, tensor = builtins.isinstance, torch.empty(0)
 
     def with_tensors(value: Any, kinds: Any) -> bool:
-        return plain(value, kinds) or (type(value) is kind and has_tensors(kinds))
+        return plain(value, kinds) or (type(value) is kind and plain(tensor, kinds))
 
     builtins.isinstance = with_tensors
     try:

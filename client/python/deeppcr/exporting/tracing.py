@@ -86,13 +86,36 @@ def _copies_within(value: Any) -> dict[int, Any]:
     return found
 
 
+def _without_copies(module: Any) -> dict[int, Any]:
+    """By id, attributes that Python does not copy, as locks, open files and generators."""
+    import torch
+
+    def has_none(value: Any) -> bool:
+        try:
+            copy.deepcopy(value, _copies_within(value))
+        except TypeError:
+            return True
+        return False
+
+    of_torch = vars(torch.nn.Module())
+    return {
+        id(value): value
+        for each in module.modules()
+        for name, value in vars(each).items()
+        if name not in of_torch and has_none(value)
+    }
+
+
 def copied(module: Any) -> Any:
     """A copy of a module, which is not run for it. Errors: ExportError where there is none."""
     known: dict[int, Any] = {}
     for each in module.modules():
         known |= _copies_within(vars(each))
     with module_errors("cannot be copied"):
-        copy_of = copy.deepcopy(module, known)
+        try:
+            copy_of = copy.deepcopy(module, dict(known))
+        except TypeError:
+            copy_of = copy.deepcopy(module, known | _without_copies(module))
     theirs = {id(each) for each in (*module.parameters(), *module.buffers())}
     for name, each in (*copy_of.named_parameters(), *copy_of.named_buffers()):
         if id(each) in theirs:

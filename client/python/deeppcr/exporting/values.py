@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from deeppcr.exporting.report import ExportError
-from deeppcr.exporting.scripted import reads_changed_view, tensors_in
+from deeppcr.exporting.scripted import changes_another_view, tensors_in
 
 # Functions of tensors whose results are no tensors, and depend on values.
 _READS = {
@@ -217,17 +217,17 @@ def watched_tensors(*, data_is_recorded: bool) -> Iterator[Any]:
 
     def note_script(function: Any) -> None:
         graph = getattr(function, "inlined_graph", None)
-        if graph is not None and reads_changed_view(graph):
+        if graph is not None and changes_another_view(graph):
             note(
-                "what is scripted reads a tensor after an in-place operation on another view, "
-                "which torch.onnx does not see: write it without"
+                "what is scripted changes a tensor in place of which there is another view, which "
+                "torch.onnx does not see: write it without"
             )
 
     def note_reads(name: str, args: Any, kwargs: Any) -> None:
         way = "the way through the module depends on values"
         if name in _READS:
             note(f"{name} reads values: {way}")
-        if name in _RAISE_BY_VALUES:
+        if name in _RAISE_BY_VALUES and any(isinstance(each, Watched) for each in args[:1]):
             note(f"{name} raises for some values: {way} where that is caught")
         numbers = [kwargs.get(each) for each in _NUMBERS]
         if name.strip("_") == "pad":
