@@ -7,7 +7,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "tests/testing/simt/executor.h"
 
@@ -42,6 +45,33 @@ class OrdersOfWarps {
   const Differs differs_;
   const int shuffles_;
 };
+
+// Expects that of the barriers 0, ..., num_sites - 1 of a kernel each is reached and needed in one
+// of the launches. `run(launch, schedule)` gives an answer with the launch's Outcome as `launch`;
+// `same` compares two.
+template <class Launches, class Run, class Same>
+void ExpectEveryBarrierIsNeeded(int num_sites, const Launches& launches, const Run& run,
+                                const Same& same) {
+  std::vector<int64_t> passes(num_sites);
+  std::vector<bool> noticed(num_sites);
+  for (const auto& launch : launches) {
+    const auto right = run(launch, Schedule{});
+    const OrdersOfWarps orders(
+        [&](const Schedule& schedule) {
+          const auto other = run(launch, schedule);
+          return !other.launch.trouble.empty() || !same(other, right);
+        },
+        4);
+    for (int site = 0; site < num_sites; ++site) {
+      passes[site] += site < std::ssize(right.launch.passes) ? right.launch.passes[site] : 0;
+      noticed[site] = noticed[site] || orders.Notice(site);
+    }
+  }
+  for (int site = 0; site < num_sites; ++site) {
+    EXPECT_GT(passes[site], 0) << "site " << site << " is never reached";
+    EXPECT_TRUE(noticed[site]) << "site " << site;
+  }
+}
 
 }  // namespace deeppcr::testing::simt
 

@@ -295,26 +295,15 @@ TEST(NewtonKernelTest, EveryBarrierIsNeeded) {
   const Launch launches[] = {{.interval = 1, .num_blocks = 2, .num_warps = 2},
                              {.interval = 10, .num_blocks = 4, .num_warps = 1},
                              {.interval = 2, .num_blocks = 4, .num_warps = 3}};
-  std::vector<int64_t> passes(cuda::kNumNewtonSites);
-  std::vector<bool> noticed(cuda::kNumNewtonSites);
-  for (const Launch& launch : launches) {
-    const Solved right = Solve<8>(system.spec(), inputs, launch);
-    const simt::OrdersOfWarps orders(
-        [&](const simt::Schedule& schedule) {
-          const Solved other = Solve<8>(system.spec(), inputs, launch, schedule);
-          return !other.launch.trouble.empty() || other.trajectories != right.trajectories ||
-                 other.outcomes[0].error_estimate != right.outcomes[0].error_estimate;
-        },
-        4);
-    for (size_t site = 0; site < passes.size(); ++site) {
-      passes[site] += site < right.launch.passes.size() ? right.launch.passes[site] : 0;
-      noticed[site] = noticed[site] || orders.Notice(static_cast<int>(site));
-    }
-  }
-  for (size_t site = 0; site < passes.size(); ++site) {
-    EXPECT_GT(passes[site], 0) << "site " << site << " is never reached";
-    EXPECT_TRUE(noticed[site]) << "site " << site;
-  }
+  simt::ExpectEveryBarrierIsNeeded(
+      cuda::kNumNewtonSites, launches,
+      [&](const Launch& launch, const simt::Schedule& schedule) {
+        return Solve<8>(system.spec(), inputs, launch, schedule);
+      },
+      [](const Solved& a, const Solved& b) {
+        return a.trajectories == b.trajectories &&
+               a.outcomes[0].error_estimate == b.outcomes[0].error_estimate;
+      });
 }
 
 }  // namespace

@@ -190,26 +190,14 @@ TEST(BackwardKernelTest, EveryBarrierIsNeeded) {
   const BackwardLaunch launches[] = {{.interval = 1, .num_blocks = 2, .num_warps = 2},
                                      {.interval = 10, .num_blocks = 4, .num_warps = 1},
                                      {.interval = 2, .num_blocks = 4, .num_warps = 3}};
-  std::vector<int64_t> passes(cuda::kNumBackwardSites);
-  std::vector<bool> noticed(cuda::kNumBackwardSites);
-  for (const BackwardLaunch& launch : launches) {
-    const BackwardAnswer right = GoBack<8>(problem, launch);
-    const simt::OrdersOfWarps orders(
-        [&](const simt::Schedule& schedule) {
-          const BackwardAnswer other = GoBack<8>(problem, launch, schedule);
-          return !other.launch.trouble.empty() || other.deltas != right.deltas ||
-                 other.initial != right.initial;
-        },
-        4);
-    for (size_t site = 0; site < passes.size(); ++site) {
-      passes[site] += site < right.launch.passes.size() ? right.launch.passes[site] : 0;
-      noticed[site] = noticed[site] || orders.Notice(static_cast<int>(site));
-    }
-  }
-  for (size_t site = 0; site < passes.size(); ++site) {
-    EXPECT_GT(passes[site], 0) << "site " << site << " is never reached";
-    EXPECT_TRUE(noticed[site]) << "site " << site;
-  }
+  simt::ExpectEveryBarrierIsNeeded(
+      cuda::kNumBackwardSites, launches,
+      [&](const BackwardLaunch& launch, const simt::Schedule& schedule) {
+        return GoBack<8>(problem, launch, schedule);
+      },
+      [](const BackwardAnswer& a, const BackwardAnswer& b) {
+        return a.deltas == b.deltas && a.initial == b.initial;
+      });
 }
 
 TEST(BackwardShapeTest, NoNodeBelowTheChainSpansBlocks) {
