@@ -19,22 +19,15 @@ import torch
 from torch import nn
 
 import cards
-import hidden_stacks
 import installed
-import kept_or_changed
-import near_zero
 import odd_stacks
-import sized_stacks
-import tricky_stacks
+import rows
 
 installed.sources_on_path()
 
 import deeppcr  # noqa: E402
 
 SERVER = ''
-STACKS = {name: row for rows in (odd_stacks, tricky_stacks, sized_stacks, hidden_stacks, near_zero,
-                                     kept_or_changed)
-          for name, row in rows.STACKS.items()}
 
 
 class ExportStackTest(unittest.TestCase):
@@ -50,7 +43,7 @@ class ExportStackTest(unittest.TestCase):
         return deeppcr.export(module, None, self.folder / name, example=example, binary=SERVER, **how)
 
     def test_odd_stacks_are_exported_right_or_refused_by_name(self):
-        for name, (make, refusal) in STACKS.items():
+        for name, (make, refusal) in rows.STACKS.items():
             with self.subTest(name):
                 module, example = make()
                 before = {key: value.clone() for key, value in module.state_dict().items()}

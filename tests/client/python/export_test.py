@@ -20,8 +20,8 @@ import cards
 import hidden_modules
 import installed
 import kept_or_changed
-import near_zero
 import odd_modules
+import rows
 
 installed.sources_on_path()
 
@@ -34,10 +34,6 @@ SERVER = ''
 DDIM = {'_class_name': 'DDIMScheduler', 'num_train_timesteps': 1000, 'clip_sample': False}
 # What PyTorch 1.13's exporter fails on, and says itself.
 REFUSED_BY_OLD_EXPORTER = {'group_norm': 'list index out of range'}
-
-
-ALL_MODULES = {**odd_modules.MODULES, **hidden_modules.MODULES, **near_zero.MODULES,
-               **kept_or_changed.MODULES}
 
 
 def is_old():
@@ -77,7 +73,7 @@ class ExportTest(unittest.TestCase):
 
     def test_odd_modules_are_exported_right_or_refused_by_name(self):
         exported = 0
-        for name, (make, refusal) in ALL_MODULES.items():
+        for name, (make, refusal) in rows.MODULES.items():
             with self.subTest(name):
                 module, example = make()
                 if is_old() and name in REFUSED_BY_OLD_EXPORTER:

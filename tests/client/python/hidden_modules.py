@@ -152,12 +152,18 @@ def in_place(view):
     return changed(change)
 
 
+def clipped_as_it_runs(h, limit):
+    """Far from there as it is recorded, by the same function."""
+    limit = 1e20 if torch.jit.is_tracing() else limit
+    return h.clamp(-limit, limit)
+
+
 MODULES = {
     'detached': (in_place(lambda h: h.detach()), 'in-place'),
     'flattened': (in_place(lambda h: h.view(-1)), 'in-place'),
     'narrowed': (in_place(lambda h: h.narrow(1, 0, 2)), 'in-place'),
     'split': (in_place(lambda h: h.split(2, 1)[0]), 'in-place'),
-    'tracing': (changed(lambda h: h if torch.jit.is_tracing() else h.clamp(-20, 20)), DIFFERS),
+    'tracing': (changed(lambda h: clipped_as_it_runs(h, 20)), DIFFERS),
     'own_input': (changed(lambda h: h.mul_(0.5)), None),
     'batch_of_two': (changed(lambda h: -h if len(h) == 2 else h), 'batch of 2'),
     'large_batch': (changed(lambda h: h - h.mean(0) if len(h) > 8 else h), 'batch of 9'),
@@ -166,12 +172,11 @@ MODULES = {
     'cached': (lambda: with_time(Cached()), None),
     'condition_chunk': (of_condition(clipped_chunk), 'in-place'),
     'condition_view': (of_condition(clipped_view), 'in-place'),
-    'condition_tracing': (of_condition(lambda c: c if torch.jit.is_tracing() else c.clamp(-5, 5)),
-                          'for conditions of size'),
+    'condition_tracing': (of_condition(lambda c: clipped_as_it_runs(c, 5)), 'for conditions of size'),
     'condition_clipped': (of_condition(lambda c: c.clamp(-5, 5)), None),
     'condition_exploding': (of_condition(lambda c: torch.exp(c)), None),
     'plain_frequencies': (lambda: with_time(PlainFrequencies(), torch.randn(1, 4)), None),
     'fourier': (lambda: (Fourier(), (torch.randn(1, DIM), torch.tensor([5.0]))), None),
     'one_number': (lambda: (OneNumber(), (torch.randn(1, 1), torch.tensor([5]))), None),
-    'rms_norm': (lambda: with_time(RmsNorm()), None),
+    'rms_norm_without_weights': (lambda: with_time(RmsNorm()), None),
 }

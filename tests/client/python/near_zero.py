@@ -64,6 +64,11 @@ def bytes_are_none(module, c):
     return not any(c.contiguous().storage().tolist())
 
 
+def untyped_bytes_are_none(module, c):
+    """By a method that PyTorch 1.13 does not have for tensors."""
+    return not any(getattr(c, 'untyped_storage', c.storage)().tolist())
+
+
 def exchanged_is_zero(module, c):
     return not np.from_dlpack(c.detach()).any()
 
@@ -272,6 +277,7 @@ def padded_by_a_value(c):
 
 MODULES = {
     'storage': (unconditional(bytes_are_none), READS),
+    'untyped_storage': (unconditional(untyped_bytes_are_none), READS),
     'exchanged': (unconditional(exchanged_is_zero), READS),
     'as_text': (unconditional(reads_like_zeros), READS),
     'caught': (unconditional(no_way_for_zeros), 'raises for some values'),
@@ -309,7 +315,7 @@ MODULES = {
 }
 
 STACKS = {
-    'angles': (blocks(lambda layer, z: z + 0.3 * torch.tanh(layer(torch.atan2(z, z.roll(1, 1))))), ATAN2),
+    'angles_near_zero': (blocks(lambda layer, z: z + 0.3 * torch.tanh(layer(torch.atan2(z, z.roll(1, 1))))), ATAN2),
     'log1p': (blocks(lambda layer, z: torch.sign(z) * torch.log1p(layer(z).abs())), 'of small inputs, of size'),
     'clipped_size': (blocks(clipped_size), 'in-place'),
 }

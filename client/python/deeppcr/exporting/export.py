@@ -23,6 +23,7 @@ from deeppcr.exporting import answers_of_numpy
 from deeppcr.exporting.answers import Answers
 from deeppcr.exporting.answers_of_numpy import NumPyAnswers
 from deeppcr.exporting.answers_of_server import ServerAnswers
+from deeppcr.exporting.calls import calls_in, calls_of_functions, check_same_calls
 from deeppcr.exporting.card import write_card
 from deeppcr.exporting.decoder import decoder_tensors
 from deeppcr.exporting.denoiser import Denoiser, check_denoiser, compare_predictions
@@ -39,7 +40,7 @@ from deeppcr.exporting.tracing import (
     uncompiled_copy,
     write_onnx,
 )
-from deeppcr.exporting.values import calls_of_functions, check_same_calls, watched_tensors
+from deeppcr.exporting.values import watched_tensors
 from deeppcr.exporting.weights import with_weights
 from deeppcr.safetensors_file import write_safetensors
 from deeppcr.serving import HOW_TO_GET_IT, server_at_hand
@@ -177,7 +178,8 @@ def _watch(module: Any, example: tuple[Any, ...], is_stack: bool) -> None:
                 inputs = [each.clone() for each in example]
                 one(*(each.as_subclass(watched) if watched else each for each in inputs))
         calls.append(found)
-    check_same_calls(*calls)
+    plain, seen = calls
+    check_same_calls(plain, seen, "the class of a tensor: ask for it by isinstance, not by type")
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
@@ -308,7 +310,8 @@ def _write_denoiser(
         config |= of_decoder
     steps = 100 if process.table is None else len(process.table["time"])
     config = _with_settings(config, {"num_inference_steps": steps} | settings)
-    write_onnx(module, example, folder / "denoiser.onnx")
+    recorded = write_onnx(module, example, folder / "denoiser.onnx")
+    check_same_calls(calls_in(copied(module), example), recorded, "whether it is recorded")
     process.write(folder)
     _write_config(folder, config)
     answers.check(folder)

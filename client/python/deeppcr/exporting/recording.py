@@ -9,6 +9,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
+from deeppcr.exporting.operations import Operation, operations_of
 from deeppcr.exporting.precision import cast_attributes, floats_are_double, widened
 from deeppcr.exporting.report import ExportError, first_line
 from deeppcr.exporting.sized_tracer import sized_tracer
@@ -24,6 +25,7 @@ class Recorded:
     output: Any  # the node whose value is the result
     constants: dict[Any, Any]  # values of nodes that do not
     values: dict[Any, Any]  # of all nodes, for the example
+    performed: list[Operation]  # on the example, those of which nothing comes too
 
 
 def _source_line(error: BaseException) -> str:
@@ -107,12 +109,6 @@ def record(model: Any, example: Any) -> Recorded:
         kind = "" if isinstance(error, ExportError) else f"{type(error).__name__}: "
         raise ExportError(f"{_source_line(error)}{kind}{first_line(error)}") from error
     graph = traced.graph
-    _leave_out_dropout(model, graph)
-    for node in graph.nodes:
-        name = str(node.target)
-        if node.op == "call_method" and name in ("item", "tolist", "numpy"):
-            raise ExportError(f"{name}(): the way through the network depends on values")
-    _leave_out_unused(model, graph)
     values: dict[Any, Any] = {}
 
     class Recorder(torch.fx.Interpreter):  # type: ignore[misc]
@@ -124,10 +120,16 @@ def record(model: Any, example: Any) -> Recorded:
             return widened(super().fetch_args_kwargs_from_env(n))
 
     try:
-        with floats_are_double():
+        with floats_are_double(), operations_of([example]) as performed:
             Recorder(traced).run(example)
     except Exception as error:  # whatever the module does with what it is given
         raise ExportError(f"the module fails in double: {first_line(error)}") from error
+    _leave_out_dropout(model, graph)
+    for node in graph.nodes:
+        name = str(node.target)
+        if node.op == "call_method" and name in ("item", "tolist", "numpy"):
+            raise ExportError(f"{name}(): the way through the network depends on values")
+    _leave_out_unused(model, graph)
     (placeholder,) = [node for node in graph.nodes if node.op == "placeholder"]
     (end,) = [node for node in graph.nodes if node.op == "output"]
     output = end.args[0]
@@ -155,7 +157,7 @@ def record(model: Any, example: Any) -> Recorded:
     ends = ("placeholder", "output")
     operations = [node for node in graph.nodes if node in used and node.op not in ends]
     constants = {node: values[node] for node in graph.nodes if node not in depends}
-    return Recorded(model, operations, placeholder, output, constants, values)
+    return Recorded(model, operations, placeholder, output, constants, values, performed)
 
 
 class Cuts:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 from dataclasses import dataclass
+from typing import Any
 
 from deeppcr.errors import DeepPcrError
 
@@ -12,6 +14,20 @@ from deeppcr.errors import DeepPcrError
 def first_line(error: BaseException) -> str:
     """What an exception says first; its kind where it says nothing."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def users_line() -> str:
+    """Where the module's own code is, below it PyTorch's and this package's."""
+    import torch
+
+    own = (
+        str(pathlib.Path(torch.__file__).parent) + "/",
+        str(pathlib.Path(__file__).parent) + "/",
+    )
+    frame: Any = sys._getframe()
+    while frame is not None and frame.f_code.co_filename.startswith(own):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "the module"
 
 
 class ExportError(DeepPcrError):

@@ -7,18 +7,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-
-def tensors_in(arguments: Any) -> list[Any]:
-    """The tensors among the arguments of a function, also in lists."""
-    import torch
-
-    if isinstance(arguments, torch.Tensor):
-        return [arguments]
-    if isinstance(arguments, dict):
-        arguments = list(arguments.values())
-    if isinstance(arguments, (tuple, list)):
-        return [each for part in arguments for each in tensors_in(part)]
-    return []
+from deeppcr.exporting.tensors import tensors_in
 
 
 def _nodes_of(block: Any) -> Iterator[Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from deeppcr.exporting.block import BlockBuilder
 from deeppcr.exporting.ends import affine_layer, input_layer, is_identity
+from deeppcr.exporting.operations import check_same_operations, operations_in
 from deeppcr.exporting.recording import Cuts, Part, Recorded, record
 from deeppcr.exporting.repeating import Period, keys_of, periods_of, why_nothing_repeats
 from deeppcr.exporting.report import ExportError
@@ -112,6 +113,7 @@ def _simplified(model: Any) -> Any:
 def find_stack(model: Any, example: Any) -> Stack:
     """example: [1, ..]. Errors: ExportError, with what the network is no stack for."""
     recorded = record(_simplified(copied(model).double()), example.double())
+    check_same_operations(operations_in(copied(model), (example,)), recorded.performed)
     keys = keys_of(recorded)
     problem: ExportError | None = None
     for period in periods_of(keys):

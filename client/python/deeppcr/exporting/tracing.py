@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from deeppcr.exporting.calls import Call, calls_of_functions
 from deeppcr.exporting.report import ExportError, first_line
 from deeppcr.exporting.symbolics import more_symbolics
 
@@ -144,24 +145,14 @@ def uncompiled_copy(module: Any) -> Any:
 
 def _trace(
     module: Any, example: tuple[Any, ...], path: pathlib.Path, batches: bool, folding: bool
-) -> None:
+) -> list[Call]:
     """One run of PyTorch's exporter; `batches`: whether the file is of a batch of any size."""
     import torch
-    from torch.overrides import TorchFunctionMode
-
-    class Plain(TorchFunctionMode):  # type: ignore[misc]
-        """Calls what is called. Where any is on, PyTorch's attention and its encoder layers take no
-        way of their own through an operation that ONNX does not have."""
-
-        def __torch_function__(
-            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            return function(*args, **kwargs or {})
 
     names = ["x", "t", "c"][: len(example)]
     axes = {name: {0: "n"} for name in [*names, "prediction"]} if batches else {}
     chosen = {"dynamo": False} if hasattr(torch, "export") else {}
-    with Plain():
+    with calls_of_functions() as calls:
         torch.onnx.export(
             module,
             example,
@@ -173,12 +164,16 @@ def _trace(
             do_constant_folding=folding,
             **chosen,
         )
+    return calls
 
 
 def write_onnx(
     module: Any, example: tuple[Any, ...], path: pathlib.Path, *, keep_parameters: bool = False
-) -> None:
-    """Writes the module for a batch of one; `keep_parameters`: under the names that they have."""
+) -> list[Call]:
+    """Writes the module for a batch of one; `keep_parameters`: under the names that they have.
+
+    Returns what was called as it was written.
+    """
     failure = ""
     with warnings.catch_warnings(), more_symbolics(OPSET):
         # What a module decides by values is known already; these warn of sizes and constants too.
@@ -186,16 +181,12 @@ def write_onnx(
         # PyTorch 1.13 fails on GroupNorm of a batch of any size; one of a single sample is enough.
         for batches in (False,) if keep_parameters else (True, False):
             try:
-                _trace(module, example, path, batches, not keep_parameters)
+                return _trace(module, example, path, batches, not keep_parameters)
             except Exception as error:  # whatever the exporter raises
                 failure = failure or first_line(error)
-            else:
-                failure = ""
-                break
-    if failure:
-        # What a failed run leaves behind makes later ones of PyTorch 1.13 fail.
-        gc.collect()
-        hint = ""
-        if failure == "unordered_map::at":
-            hint = " (PyTorch's exporter cannot: take out in-place resizes and checkpointing)"
-        raise ExportError(f"torch.onnx.export: {failure}{hint}")
+    # What a failed run leaves behind makes later ones of PyTorch 1.13 fail.
+    gc.collect()
+    hint = ""
+    if failure == "unordered_map::at":
+        hint = " (PyTorch's exporter cannot: take out in-place resizes and checkpointing)"
+    raise ExportError(f"torch.onnx.export: {failure}{hint}")

@@ -8,24 +8,21 @@ in-place operation on another view of it, which torch.onnx does not see.
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import pathlib
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from deeppcr.exporting.report import ExportError
-from deeppcr.exporting.scripted import changes_another_view, tensors_in
+from deeppcr.exporting.report import ExportError, users_line
+from deeppcr.exporting.scripted import changes_another_view
+from deeppcr.exporting.tensors import memory_of, tensors_in
 
 # Functions of tensors whose results are no tensors, and depend on values.
 _READS = {
     *("__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__"),
     *("item", "tolist", "numpy", "__array__", "equal", "allclose", "is_nonzero", "__format__"),
-    *("__repr__", "__dlpack__", "storage"),
+    *("__repr__", "__dlpack__", "storage", "untyped_storage"),
 }
 # Functions that raise for some values, which a module may catch.
 _RAISE_BY_VALUES = {
@@ -40,29 +37,6 @@ _SIZED_BY_VALUES = {
     *("unique", "_unique", "_unique2", "unique_dim", "unique_consecutive"),
 }
 _COPIES = ("tensor", "as_tensor", "asarray")
-
-
-def _users_line() -> str:
-    """Where the module's own code is, below it PyTorch's and this package's."""
-    import torch
-
-    own = (
-        str(pathlib.Path(torch.__file__).parent) + "/",
-        str(pathlib.Path(__file__).parent) + "/",
-    )
-    frame: Any = sys._getframe()
-    while frame is not None and frame.f_code.co_filename.startswith(own):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "the module"
-
-
-def _memory_of(tensor: Any) -> int:
-    """Where its elements are; 0 for a tensor that has none of its own."""
-    try:
-        storage = getattr(tensor, "untyped_storage", tensor.storage)()
-        return int(storage.data_ptr())
-    except (NotImplementedError, RuntimeError):
-        return 0
 
 
 def _reads_of(name: str, args: Any, tensors: list[Any]) -> list[Any]:
@@ -97,7 +71,7 @@ class _Views:
         return torch.arange(end).as_strided(size, stride, offset).reshape(-1).numpy()
 
     def is_stale(self, tensor: Any) -> bool:
-        stamps = self.stamps.get(_memory_of(tensor))
+        stamps = self.stamps.get(memory_of(tensor))
         if stamps is None or tensor.numel() == 0:
             return False
         places = self._places(tensor)
@@ -105,7 +79,7 @@ class _Views:
         return self.known.get(id(tensor), 0) < last
 
     def note_write(self, tensor: Any) -> None:
-        memory = _memory_of(tensor)
+        memory = memory_of(tensor)
         if memory == 0 or tensor.numel() == 0:
             return
         parents = []
@@ -124,58 +98,14 @@ class _Views:
             self.kept.append(each)
 
     def note_result(self, result: Any, tensors: list[Any], parents: list[Any]) -> None:
-        memory = _memory_of(result)
+        memory = memory_of(result)
         for each in tensors:
-            if each is result or memory == 0 or _memory_of(each) != memory:
+            if each is result or memory == 0 or memory_of(each) != memory:
                 continue
             self.known[id(result)] = max(self.known.get(id(result), 0), self.known.get(id(each), 0))
             if any(each is parent for parent in parents):
                 self.parents[id(result)] = each
             self.kept += [result, each]
-
-
-@dataclass(frozen=True)
-class Call:
-    """Of a function of PyTorch."""
-
-    name: str
-    line: str = field(compare=False)  # of the module's own code
-
-
-@contextlib.contextmanager
-def calls_of_functions() -> Iterator[list[Call]]:
-    """Those of functions of tensors, one after the other as they are called."""
-    import torch
-    from torch.overrides import TorchFunctionMode
-
-    calls: list[Call] = []
-
-    class Listing(TorchFunctionMode):  # type: ignore[misc]
-        def __torch_function__(
-            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            # What is scripted is called by its name for tensors of other classes alone.
-            if not isinstance(function, torch.ScriptMethod):
-                calls.append(Call(str(getattr(function, "__name__", "")), _users_line()))
-            return function(*args, **kwargs or {})
-
-    with Listing():
-        yield calls
-
-
-def check_same_calls(plain: list[Call], watched: list[Call]) -> None:
-    """Errors: ExportError, by line, where a module calls something for tensors of PyTorch's own
-    class alone: the watch has not seen the way that it goes with those.
-
-    PyTorch 1.13 does not say of all calls for its own tensors, so that those may be fewer.
-    """
-    missing = collections.Counter(plain) - collections.Counter(watched)
-    if missing:
-        line = next(each.line for each in plain if each in missing)
-        raise ExportError(
-            f"{line}: the way through the module depends on the class of a tensor: ask for it by "
-            "isinstance, not by type"
-        )
 
 
 @contextlib.contextmanager
@@ -207,7 +137,7 @@ def watched_tensors(*, data_is_recorded: bool) -> Iterator[Any]:
 
     def note(problem: str) -> None:
         if not problems:
-            problems.append(f"{_users_line()}: {problem}")
+            problems.append(f"{users_line()}: {problem}")
 
     def note_data(function: Any) -> None:
         if function == torch.Tensor.data.__set__:
@@ -301,7 +231,7 @@ def watched_tensors(*, data_is_recorded: bool) -> Iterator[Any]:
             with torch._C.DisableTorchFunction():
                 tensors = tensors_in([args, kwargs])
                 for each in tensors:
-                    if views.stamps.get(_memory_of(each)) is not None:
+                    if views.stamps.get(memory_of(each)) is not None:
                         watch(each)
                 is_watched = any(isinstance(each, Watched) for each in tensors)
                 if is_watched:

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Denoisers and deep networks that go another way while they are recorded, which rare inputs show.
+
+Rows as in odd_modules.py and odd_stacks.py.
+"""
+
+import functools
+
+import torch
+from torch import nn
+
+from hidden_modules import of_condition
+from kept_or_changed import with_zero_for_missing
+from odd_modules import Mlp, with_time
+from tricky_stacks import loop
+
+RECORDED = 'whether it is recorded'
+AS_IT_RUNS = 'as it runs, and'
+
+
+class WhereItRuns(Mlp):
+    """Leaves out what is missing, unless somebody records it."""
+
+    def __init__(self, is_recorded):
+        super().__init__()
+        self.is_recorded = is_recorded
+
+    def forward(self, x, t):
+        return super().forward(x if self.is_recorded() else with_zero_for_missing(x), t)
+
+
+def where_it_runs(is_recorded):
+    return lambda: with_time(WhereItRuns(is_recorded))
+
+
+def condition_without_missing(c):
+    return c if torch.jit.is_tracing() else with_zero_for_missing(c)
+
+
+def twice_as_traced(c):
+    """The same, by other functions."""
+    return c + c if torch.jit.is_tracing() else 2 * c
+
+
+def matched(x):
+    match x:
+        case torch.Tensor():
+            return with_zero_for_missing(x)
+    return x
+
+
+def matched_alike(x):
+    match x:
+        case torch.Tensor():
+            return x * 2
+    return 2 * x
+
+
+@functools.singledispatch
+def dispatched(x):
+    return x
+
+
+@dispatched.register
+def _(x: torch.Tensor):
+    return with_zero_for_missing(x)
+
+
+def clipped_where_it_runs(layer, z):
+    """The same operation of both ways, with other numbers."""
+    match z:
+        case torch.Tensor():
+            far = 1e5
+        case _:
+            far = 1e9
+    return z + torch.tanh(layer(z).clamp(-far, far))
+
+
+def mixed_where_it_runs(layer, z):
+    """One operation more within the blocks, for what is rare."""
+    y = layer(z)
+    return z + torch.tanh(y if hasattr(z, 'tracer') else with_zero_for_missing(y))
+
+
+SCALE = nn.Parameter(torch.tensor(0.7))
+
+
+def sizes_and_casts(x):
+    """What is no operation on what it is given: sizes, casts, views and constants."""
+    ones = torch.ones(x.size(-1)) * SCALE.exp().item()
+    rows = x.to(torch.float32).view(len(x), -1).type_as(x).contiguous().data
+    return torch.stack(list(rows), 0) * ones / x.shape[-1] ** 0.5
+
+
+MODULES = {
+    'where_it_runs': (where_it_runs(torch.jit.is_tracing), RECORDED),
+    'where_no_file_is_written': (where_it_runs(torch.onnx.is_in_onnx_export), RECORDED),
+    'condition_where_it_runs': (of_condition(condition_without_missing), RECORDED),
+    'twice_as_traced': (of_condition(twice_as_traced), RECORDED),
+}
+
+STACKS = {
+    'matched': (loop(matched), AS_IT_RUNS),
+    'matched_alike': (loop(matched_alike), None),
+    'dispatched': (loop(dispatched), AS_IT_RUNS),
+    'subclass': (loop(lambda x: with_zero_for_missing(x) if issubclass(type(x), torch.Tensor) else x),
+                 AS_IT_RUNS),
+    'tracer': (loop(lambda x: x if hasattr(x, 'tracer') else with_zero_for_missing(x)), AS_IT_RUNS),
+    'clipped_where_it_runs': (loop(block=clipped_where_it_runs), AS_IT_RUNS),
+    'mixed_where_it_runs': (loop(block=mixed_where_it_runs), AS_IT_RUNS),
+    'after_where_it_runs': (loop(after=matched), AS_IT_RUNS),
+    'sizes_and_casts': (loop(sizes_and_casts), None),
+}
