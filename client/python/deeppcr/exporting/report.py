@@ -16,18 +16,32 @@ def first_line(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
+def _caller_beyond(*folders: str) -> Any:
+    """The frame of what called, below all that is in these folders; None if that is nothing."""
+    frame: Any = sys._getframe()
+    while frame is not None and frame.f_code.co_filename.startswith(folders):
+        frame = frame.f_back
+    return frame
+
+
+def _folder_of(file: str) -> str:
+    return str(pathlib.Path(file).parent) + "/"
+
+
 def users_line() -> str:
     """Where the module's own code is, below it PyTorch's and this package's."""
     import torch
 
-    own = (
-        str(pathlib.Path(torch.__file__).parent) + "/",
-        str(pathlib.Path(__file__).parent) + "/",
-    )
-    frame: Any = sys._getframe()
-    while frame is not None and frame.f_code.co_filename.startswith(own):
-        frame = frame.f_back
+    frame = _caller_beyond(_folder_of(torch.__file__), _folder_of(__file__))
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "the module"
+
+
+def is_called_by_torch() -> bool:
+    """Whether PyTorch itself called this package, and not the module's own code."""
+    import torch
+
+    frame = _caller_beyond(_folder_of(__file__))
+    return frame is not None and frame.f_code.co_filename.startswith(_folder_of(torch.__file__))
 
 
 class ExportError(DeepPcrError):
