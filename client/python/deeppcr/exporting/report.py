@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import sys
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ def _caller_beyond(*folders: str) -> Any:
     return frame
 
 
+@functools.cache
 def _folder_of(file: str) -> str:
     return str(pathlib.Path(file).parent) + "/"
 
