@@ -120,7 +120,7 @@ class ExportWithoutServerTest(unittest.TestCase):
 
         def write_other(_, inputs, path):
             torch.manual_seed(2)
-            write_onnx(odd_modules.Mlp(), inputs, path)
+            return write_onnx(odd_modules.Mlp(), inputs, path)
 
         with unittest.mock.patch.object(export_module, 'write_onnx', write_other):
             with self.assertRaisesRegex(deeppcr.ExportError, 'differs from the module'):
