@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+import augmented_stacks
 import cards
 import installed
 import odd_stacks
@@ -72,6 +73,15 @@ class ExportStackTest(unittest.TestCase):
                 answers = server.client().forward('model', x, solver=solver, rtol=1e-6)
                 off = abs(answers - exact).max() / abs(exact).max()
                 self.assertLessEqual(off, max(1e-5, 2 * own), solver)
+
+    def test_who_shares_a_tensor_that_is_changed_shares_the_change(self):
+        module, example = augmented_stacks.STACKS['shared_with_its_skip'][0]()
+        self.export(module, example)
+        x = torch.randn(3, odd_stacks.WIDTH)
+        x[:, ::2] = -1
+        with deeppcr.serve(self.folder, binary=SERVER) as server, torch.no_grad():
+            answers, exact = server.client().forward('model', x), module(x)
+        self.assertLessEqual(abs(answers - exact.numpy()).max(), 1e-5 * exact.abs().max())
 
     def test_other_threads_keep_their_floats(self):
         module, example = odd_stacks.STACKS['loop'][0]()

@@ -8,6 +8,7 @@ import threading
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from hidden_modules import of_condition
 from near_zero import IN_PLACE
@@ -155,6 +156,14 @@ class KeepsNoInput(Mlp):
         return self.last
 
 
+class Spectral(Mlp):
+    """Weights that are computed of others, by a function that PyTorch's exporter does not know."""
+
+    def __init__(self):
+        super().__init__()
+        parametrizations.spectral_norm(self.net[0])
+
+
 class HoldsWhatIsNotCopied(Mlp):
     """A lock, a generator and a library, as modules have them that log or draw in training."""
 
@@ -268,6 +277,11 @@ MODULES = {
     'changed_parts_read_alone': (of_condition(changed_parts_read_alone), None),
     'data': (of_condition(lambda c: c.masked_fill(c.data.eq(-1), 0)), 'takes .data for a constant'),
     'set_data': (of_condition(set_data), 'data that is set'),
+    'by_a_function': (of_condition(lambda c: c.clone().apply_(lambda v: 0.0 if v == -1 else v)),
+                      'apply_ reads values'),
+    'by_two_functions': (of_condition(lambda c: c.clone().map_(c, lambda v, _: max(v, -3.0))),
+                         'map_ reads values'),
+    'spectral': (lambda: with_time(Spectral()), None),
     'detached_mask': (of_condition(lambda c: c.masked_fill(c.detach().eq(-1), 0)), None),
     'encodes_once': (lambda: with_time(EncodesOnce(), torch.randn(1, COND)), KEEPS),
     'centres_by_its_first': (lambda: with_time(CentresByItsFirst()), KEEPS),

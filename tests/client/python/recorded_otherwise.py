@@ -42,6 +42,21 @@ def twice_as_traced(c):
     return c + c if torch.jit.is_tracing() else 2 * c
 
 
+def asserts_as_it_runs(c):
+    if not torch.jit.is_tracing():
+        assert c[None].expand(2, -1, -1).reshape(-1).shape[0] == 2 * c.numel()
+    return c
+
+
+class SizesAsNumbers(Mlp):
+    """Asks whether a size is a number, as which torch.onnx has a tensor."""
+
+    def forward(self, x, t):
+        n = x.shape[0]
+        t = t.expand(n) if isinstance(n, int) and t.numel() == 1 else t.reshape(-1)
+        return super().forward(x, t)
+
+
 def matched(x):
     match x:
         case torch.Tensor():
@@ -96,7 +111,9 @@ MODULES = {
     'where_it_runs': (where_it_runs(torch.jit.is_tracing), RECORDED),
     'where_no_file_is_written': (where_it_runs(torch.onnx.is_in_onnx_export), RECORDED),
     'condition_where_it_runs': (of_condition(condition_without_missing), RECORDED),
-    'twice_as_traced': (of_condition(twice_as_traced), RECORDED),
+    'twice_as_traced': (of_condition(twice_as_traced), None),
+    'asserts_as_it_runs': (of_condition(asserts_as_it_runs), None),
+    'sizes_as_numbers': (lambda: with_time(SizesAsNumbers()), None),
 }
 
 STACKS = {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All denoisers (MODULES) and deep networks (STACKS) that tests have exported or refused, by name."""
 
+import augmented_stacks
 import hidden_modules
 import hidden_stacks
 import kept_or_changed
@@ -26,4 +27,4 @@ MODULES = joined(each.MODULES for each in (
     odd_modules, hidden_modules, near_zero, kept_or_changed, recorded_otherwise))
 STACKS = joined(each.STACKS for each in (
     odd_stacks, tricky_stacks, sized_stacks, hidden_stacks, near_zero, kept_or_changed,
-    recorded_otherwise))
+    recorded_otherwise, augmented_stacks))

@@ -11,6 +11,20 @@ from typing import Any
 
 from deeppcr.exporting.report import ExportError, users_line
 
+# Functions of whose results rare values alone may show that one is missing. Where others are, an
+# answer is another one for all values, unless others in their place give the same.
+_CHOICES = {
+    *("eq", "ne", "lt", "le", "gt", "ge", "isclose", "isin", "isnan", "isinf", "isposinf"),
+    *("isneginf", "isfinite", "bool", "int", "long", "short", "signbit", "logical_not"),
+    *("logical_and", "logical_or", "logical_xor", "any", "all", "count_nonzero"),
+    *("where", "masked_fill", "masked_scatter", "nan_to_num", "heaviside", "bucketize"),
+    *("searchsorted", "clamp", "clamp_min", "clamp_max", "clip", "hardtanh", "relu6", "threshold"),
+    *("hardsigmoid", "hardswish", "hardshrink", "softshrink", "relu", "max", "min", "amax"),
+    *("amin", "maximum", "minimum", "fmax", "fmin", "cummax", "cummin", "argmax", "argmin"),
+    *("sign", "sgn", "round", "floor", "ceil", "trunc", "fix", "frac", "fmod", "remainder"),
+    *("floor_divide", "abs", "copysign", "topk", "sort", "argsort", "kthvalue", "median"),
+}
+
 
 @dataclass(frozen=True)
 class Call:
@@ -54,13 +68,30 @@ def calls_in(module: Any, example: tuple[Any, ...]) -> list[Call]:
     return calls
 
 
-def check_same_calls(plain: list[Call], others: list[Call], why: str) -> None:
-    """Errors: ExportError, by line, where a module that just runs calls something that is not among
-    other calls of it, which have not seen the way that it goes then.
+def _line_of_missing(plain: list[Call], others: list[Call]) -> str:
+    """The line of one that is not among the others; nothing if all are."""
+    missing = collections.Counter(plain) - collections.Counter(others)
+    return next((each.line for each in plain if each in missing), "")
+
+
+def check_same_calls(plain: list[Call], watched: list[Call]) -> None:
+    """Errors: ExportError, by line, where a module calls something for tensors of PyTorch's own
+    class alone: the watch has not seen the way that it goes with those.
 
     PyTorch 1.13 does not say of all calls for its own tensors, so that those may be fewer.
     """
-    missing = collections.Counter(plain) - collections.Counter(others)
-    if missing:
-        line = next(each.line for each in plain if each in missing)
-        raise ExportError(f"{line}: the way through the module depends on {why}")
+    line = _line_of_missing(plain, watched)
+    if line:
+        raise ExportError(
+            f"{line}: the way through the module depends on the class of a tensor: ask for it by "
+            "isinstance, not by type"
+        )
+
+
+def check_same_choices(plain: list[Call], recorded: list[Call]) -> None:
+    """Errors: ExportError, by line, where a module that just runs chooses by values, and does not
+    as it is recorded."""
+    choices = [each for each in plain if each.name.strip("_") in _CHOICES]
+    line = _line_of_missing(choices, recorded)
+    if line:
+        raise ExportError(f"{line}: the way through the module depends on whether it is recorded")

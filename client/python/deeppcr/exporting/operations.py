@@ -15,14 +15,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
+from deeppcr.exporting.precision import cast_attributes, floats_are_double
 from deeppcr.exporting.report import ExportError, users_line
 from deeppcr.exporting.tensors import memory_of, tensors_in
+from deeppcr.exporting.tracing import copied
 
 # Copies, which a cast or a change of the order in memory may be or not be.
 _COPIES = {"aten::_to_copy", "aten::clone", "aten::lift_fresh", "aten::_unsafe_view"}
-# Numbers that are computed of weights may be so in double or not.
+# Tensors of the form of another one, of which they have no values.
+_OF_FORM = {
+    *(f"aten::{each}_like" for each in ("empty", "zeros", "ones", "full", "rand", "randn")),
+    *(f"aten::new_{each}" for each in ("empty", "empty_strided", "zeros", "ones", "full")),
+}
+# Numbers that are computed of weights have been rounded.
 _SAME_NUMBERS = 1e-4
 
 
@@ -54,14 +59,14 @@ def _is_view(function: Any) -> bool:
 
 
 @contextlib.contextmanager
-def operations_of(inputs: Any) -> Iterator[list[Operation]]:
-    """The operations on tensors that depend on these, less views and copies, as they happen."""
+def operations_of(given: Any) -> Iterator[list[Operation]]:
+    """The operations on tensors that depend on this one, less views and copies, as they happen."""
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
     operations: list[Operation] = []
-    kept: list[Any] = list(inputs)  # so that no memory is used again
-    memory = {memory_of(each) for each in kept}
+    kept: list[Any] = [given]  # so that no memory is used again
+    memory = {memory_of(given)}
 
     def is_of_input(tensor: Any) -> bool:
         return memory_of(tensor) in memory
@@ -71,9 +76,10 @@ def operations_of(inputs: Any) -> Iterator[list[Operation]]:
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             kwargs = kwargs or {}
-            if not any(is_of_input(each) for each in tensors_in([args, kwargs])):
-                return function(*args, **kwargs)
             name = function._schema.name
+            depends = any(is_of_input(each) for each in tensors_in([args, kwargs]))
+            if not depends or name in _OF_FORM:
+                return function(*args, **kwargs)
             if name not in _COPIES and not _is_view(function):
                 numbers = _numbers_in([args, list(kwargs.values())], is_of_input)
                 operations.append(Operation(name, tuple(numbers), users_line()))
@@ -97,22 +103,19 @@ def operations_of(inputs: Any) -> Iterator[list[Operation]]:
         yield operations
 
 
-def operations_in(module: Any, example: tuple[Any, ...]) -> list[Operation]:
-    """Those of a module that just runs, once it has kept what its first run may leave."""
-    module(*(each.clone() for each in example))
-    inputs = [each.clone() for each in example]
-    with operations_of(inputs) as operations:
-        module(*inputs)
+def _operations_in(network: Any, example: Any) -> list[Operation]:
+    """Those of a network that just runs, once it has kept what its first run may leave."""
+    network(example.clone())
+    given = example.clone()
+    with operations_of(given) as operations:
+        network(given)
     return operations
 
 
 def _is_same_number(plain: float, recorded: float) -> bool:
     if math.isnan(plain) or math.isnan(recorded):
         return math.isnan(plain) and math.isnan(recorded)
-    # Networks are recorded in double, in which what has no epsilon of its own takes that.
-    epsilons = tuple(float(np.finfo(kind).eps) for kind in (np.float32, np.float64))
-    is_epsilon = (plain, recorded) == epsilons
-    return is_epsilon or math.isclose(plain, recorded, rel_tol=_SAME_NUMBERS)
+    return math.isclose(plain, recorded, rel_tol=_SAME_NUMBERS)
 
 
 def _is_same(plain: Operation, recorded: Operation) -> bool:
@@ -129,13 +132,31 @@ def _name(operation: Operation | None) -> str:
     return " ".join([operation.name, *(f"{each:g}" for each in operation.numbers)])
 
 
-def check_same_operations(plain: list[Operation], recorded: list[Operation]) -> None:
-    """Errors: ExportError, by line, where a network that just runs computes something else than
-    what was recorded of it."""
+def _difference(plain: list[Operation], recorded: list[Operation]) -> str:
+    """Where a network that just runs computes something else than what was recorded of it; nothing
+    if it does not."""
     for one, other in itertools.zip_longest(plain, recorded):
-        if one is not None and other is not None and _is_same(one, other):
-            continue
-        raise ExportError(
-            f"{(one or other).line}: the network computes {_name(one)} as it runs, and "
-            f"{_name(other)} as it is recorded: ask for tensors by isinstance alone"
-        )
+        if one is None or other is None or not _is_same(one, other):
+            return (
+                f"{(one or other).line}: the network computes {_name(one)} as it runs, and "
+                f"{_name(other)} as it is recorded: ask for tensors by isinstance alone"
+            )
+    return ""
+
+
+def _operations_in_double(model: Any, example: Any) -> list[Operation]:
+    import torch
+
+    wide = copied(model).double()
+    cast_attributes(wide, torch.float64)
+    with floats_are_double():
+        return _operations_in(wide, example.double())
+
+
+def check_same_operations(model: Any, example: Any, recorded: list[Operation]) -> None:
+    """Errors: ExportError, by line, where a network computes something else of its example as it
+    just runs, be it in float32 or in double, than what was recorded of it in double."""
+    difference = _difference(_operations_in(copied(model), example), recorded)
+    # In double a network has the same numbers, and may find out that it is not in float32.
+    if difference and _difference(_operations_in_double(model, example), recorded):
+        raise ExportError(difference)

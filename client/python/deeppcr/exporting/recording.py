@@ -12,7 +12,7 @@ from typing import Any
 from deeppcr.exporting.operations import Operation, operations_of
 from deeppcr.exporting.precision import cast_attributes, floats_are_double, widened
 from deeppcr.exporting.report import ExportError, first_line
-from deeppcr.exporting.sized_tracer import sized_tracer
+from deeppcr.exporting.sized_tracer import IN_PLACE_OPERATORS, sized_tracer
 
 
 @dataclass
@@ -63,7 +63,7 @@ def _leave_out_dropout(model: Any, graph: Any) -> None:
 def _changes_in_place(model: Any, node: Any) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     by_name = node.op != "call_module" and name.endswith("_") and not name.endswith("__")
-    by_operator = name in ("iadd", "isub", "imul", "itruediv", "setitem", "__setitem__")
+    by_operator = name in (*IN_PLACE_OPERATORS, "setitem", "__setitem__")
     by_module = node.op == "call_module" and getattr(model.get_submodule(name), "inplace", False)
     by_argument = node.kwargs.get("inplace") is True or node.kwargs.get("out") is not None
     return by_name or by_operator or by_module or by_argument
@@ -120,7 +120,7 @@ def record(model: Any, example: Any) -> Recorded:
             return widened(super().fetch_args_kwargs_from_env(n))
 
     try:
-        with floats_are_double(), operations_of([example]) as performed:
+        with floats_are_double(), operations_of(example) as performed:
             Recorder(traced).run(example)
     except Exception as error:  # whatever the module does with what it is given
         raise ExportError(f"the module fails in double: {first_line(error)}") from error

@@ -14,7 +14,10 @@ from deeppcr.exporting.recording import Recorded
 
 _LONGEST_BLOCK = 1024  # operations
 # Operations whose numbers may differ from layer to layer: they are taken for weights then.
-_ARITHMETIC = ("add", "sub", "mul", "div", "truediv", "pow", "iadd", "isub", "imul", "itruediv")
+_ARITHMETIC = (
+    *("add", "sub", "mul", "div", "truediv", "pow"),
+    *("iadd", "isub", "imul", "itruediv", "ipow"),
+)
 
 
 def is_number(value: Any) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,11 @@ _METHODS = {
     *("is_floating_point", "is_complex", "is_contiguous", "get_device"),
 }
 _VIEWS = {"T", "mT"}
+# Statements as `z += y`, which change a tensor where it has them, and whoever else has it.
+IN_PLACE_OPERATORS = (
+    *("iadd", "isub", "imul", "itruediv", "ipow", "ifloordiv", "imod"),
+    *("iand", "ior", "ixor", "ilshift", "irshift"),
+)
 
 
 def _is_of_torch(hook: Any) -> bool:
@@ -94,7 +100,7 @@ def sized_tracer(example: Any) -> Any:
                 return torch.float32 if dtype == torch.float64 else dtype
             if name in ("to", "type_as"):
                 return self._cast
-            if name == "_is_param":
+            if name in ("_is_param", "_is_buffer"):
                 return False  # which PyTorch asks of what might be a torch.nn.Parameter
             if name == "data":
                 return self.detach()  # which every exporter records
@@ -118,6 +124,16 @@ def sized_tracer(example: Any) -> Any:
 
         def __iter__(self) -> Iterator[Any]:
             return (self[i] for i in range(len(self)))
+
+    def in_place(operation: Any) -> Any:
+        def method(self: Any, other: Any) -> Any:
+            return self.tracer.create_proxy("call_function", operation, (self, other), {})
+
+        return method
+
+    for name in IN_PLACE_OPERATORS:
+        if hasattr(torch.Tensor, f"__{name}__"):
+            setattr(Sized, f"__{name}__", in_place(getattr(operator, name)))
 
     class Tracer(torch.fx.Tracer):  # type: ignore[misc]
         def __init__(self) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 
 from deeppcr.exporting.block import BlockBuilder
 from deeppcr.exporting.ends import affine_layer, input_layer, is_identity
-from deeppcr.exporting.operations import check_same_operations, operations_in
+from deeppcr.exporting.operations import check_same_operations
 from deeppcr.exporting.recording import Cuts, Part, Recorded, record
 from deeppcr.exporting.repeating import Period, keys_of, periods_of, why_nothing_repeats
 from deeppcr.exporting.report import ExportError
-from deeppcr.exporting.tracing import copied
+from deeppcr.exporting.tracing import copied, simplified
 
 
 @dataclass(frozen=True)
@@ -94,26 +94,10 @@ def _stack_at(recorded: Recorded, period: Period) -> Stack:
     )
 
 
-def _simplified(model: Any) -> Any:
-    """The module with weights in place of what computes them."""
-    import torch
-    from torch.nn.utils import parametrize
-
-    for module in model.modules():
-        if parametrize.is_parametrized(module):
-            weights = {each: getattr(module, each) for each in module.parametrizations}
-            # Its class is that of the original too, so that it is left and not changed.
-            module.__class__ = parametrize.type_before_parametrizations(module)
-            del module.parametrizations
-            for each, value in weights.items():
-                module.register_parameter(each, torch.nn.Parameter(value.detach()))
-    return model
-
-
 def find_stack(model: Any, example: Any) -> Stack:
     """example: [1, ..]. Errors: ExportError, with what the network is no stack for."""
-    recorded = record(_simplified(copied(model).double()), example.double())
-    check_same_operations(operations_in(copied(model), (example,)), recorded.performed)
+    recorded = record(simplified(copied(model).double()), example.double())
+    check_same_operations(model, example, recorded.performed)
     keys = keys_of(recorded)
     problem: ExportError | None = None
     for period in periods_of(keys):

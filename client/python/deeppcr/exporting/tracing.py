@@ -143,6 +143,22 @@ def uncompiled_copy(module: Any) -> Any:
     return module
 
 
+def simplified(model: Any) -> Any:
+    """The module with weights in place of what computes them."""
+    import torch
+    from torch.nn.utils import parametrize
+
+    for module in model.modules():
+        if parametrize.is_parametrized(module):
+            weights = {each: getattr(module, each) for each in module.parametrizations}
+            # Its class is that of the original too, so that it is left and not changed.
+            module.__class__ = parametrize.type_before_parametrizations(module)
+            del module.parametrizations
+            for each, value in weights.items():
+                module.register_parameter(each, torch.nn.Parameter(value.detach()))
+    return model
+
+
 def _trace(
     module: Any, example: tuple[Any, ...], path: pathlib.Path, batches: bool, folding: bool
 ) -> list[Call]:

@@ -23,6 +23,7 @@ _READS = {
     *("__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__"),
     *("item", "tolist", "numpy", "__array__", "equal", "allclose", "is_nonzero", "__format__"),
     *("__repr__", "__dlpack__", "storage", "untyped_storage"),
+    *("apply_", "map_", "map2_"),  # by functions of Python, which no recorder sees
 }
 # Functions that raise for some values, which a module may catch.
 _RAISE_BY_VALUES = {
