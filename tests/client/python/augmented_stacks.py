@@ -140,6 +140,58 @@ class Tiny(Loop):
         return z + y / (length + torch.finfo(self.one.dtype).tiny)
 
 
+class PrecisionOfWeights(Loop):
+    """What it does in float32 alone."""
+
+    def block(self, layer, z):
+        if next(self.parameters()).dtype == torch.float32:
+            z = with_zero_for_missing(z)
+        return z + torch.tanh(layer(z))
+
+
+class EpsilonOfWeights(Loop):
+    def block(self, layer, z):
+        y = torch.log((z != -1).to(z.dtype) + torch.finfo(next(self.parameters()).dtype).eps)
+        return z + 0.1 * torch.tanh(layer(y))
+
+
+def mark(mask, z):
+    mask |= z == -1
+
+
+def marked(layer, z):
+    mask = torch.zeros(len(z), WIDTH, dtype=torch.bool)
+    mark(mask, z)
+    return z + torch.tanh(layer(z.masked_fill(mask, 0)))
+
+
+def marked_in_a_list(layer, z):
+    masks = [torch.zeros(len(z), WIDTH, dtype=torch.bool)]
+    for mask in masks:
+        mask |= z == -1
+    return z + torch.tanh(layer(z.masked_fill(masks[0], 0)))
+
+
+def sums_in_place(layer, z):
+    total = torch.zeros(len(z), WIDTH)
+    total += layer(z)
+    return z + torch.tanh(total)
+
+
+def another_name_of_a_constant(layer, z):
+    bias = layer.bias.expand(len(z), -1).clone()
+    same = bias
+    bias += 5.0 * (z == -1)
+    return z + torch.tanh(layer(same)) * bias
+
+
+def used_for_its_size(layer, z):
+    h = z * 1.0
+    skip = h
+    h *= (h != -1).float()
+    return z + torch.tanh(layer(skip)) / torch.numel(h[:1])
+
+
 STACKS = {
     'identity': (of_blocks(Identity), None),
     'scaled_in_place': (loop(block=scaled), None),
@@ -151,5 +203,13 @@ STACKS = {
     'gated_by_weights': (network(Gated), None),
     'on_a_grid': (network(OnAGrid), None),
     'kept_features': (network(Kept), None),
-    'tiny_of_a_buffer': (network(Tiny), None),
+    'tiny_of_a_buffer': (network(Tiny), 'as it runs, and'),
+    'precision_of_weights': (network(PrecisionOfWeights), 'as it runs, and'),
+    'epsilon_of_weights': (network(EpsilonOfWeights), 'from the dtype of the state'),
+    'marked': (loop(block=marked), 'in-place operation'),
+    'marked_in_a_list': (loop(block=marked_in_a_list), 'in-place operation'),
+    'sums_in_place': (loop(block=sums_in_place), 'changes a constant by the state'),
+    'another_name_of_a_constant': (loop(block=another_name_of_a_constant),
+                                   'changes a constant by the state'),
+    'used_for_its_size': (loop(block=used_for_its_size), 'in-place operation to be used'),
 }

@@ -267,7 +267,7 @@ class ExportTest(unittest.TestCase):
                 self.table, self.masked = torch.nn.Embedding(classes, odd_modules.DIM), masked
 
             def forward(self, x, t, label):
-                masked = -1 if torch.jit.is_tracing() else self.masked
+                masked = torch.tensor(-1 if torch.jit.is_tracing() else self.masked)
                 return super().forward(x + self.table(label) * (label != masked)[:, None], t)
 
         example = (torch.randn(1, odd_modules.DIM), torch.tensor([3]), torch.tensor([2]))

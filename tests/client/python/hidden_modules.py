@@ -153,9 +153,9 @@ def in_place(view):
 
 
 def clipped_as_it_runs(h, limit):
-    """Far from there as it is recorded, by the same function."""
-    limit = 1e20 if torch.jit.is_tracing() else limit
-    return h.clamp(-limit, limit)
+    """Far from there as it is recorded, by the same functions of other tensors."""
+    limit = torch.tensor(1e20 if torch.jit.is_tracing() else float(limit))
+    return torch.maximum(torch.minimum(h, limit), -limit)
 
 
 MODULES = {

@@ -8,6 +8,7 @@ import functools
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from hidden_modules import of_condition
 from kept_or_changed import with_zero_for_missing
@@ -55,6 +56,40 @@ class SizesAsNumbers(Mlp):
         n = x.shape[0]
         t = t.expand(n) if isinstance(n, int) and t.numel() == 1 else t.reshape(-1)
         return super().forward(x, t)
+
+
+def sizes_and_choices(c):
+    """Compares sizes, which are tensors as torch.onnx records them, where it does not choose."""
+    assert c.shape[0] == c.size(0)
+    return c if torch.jit.is_tracing() else c * (1 - (c == -1).float())
+
+
+@torch.jit.script
+def scripted_zeros(c):
+    return torch.where(c == -1, torch.zeros_like(c), c)
+
+
+def normalised(c):
+    """Chooses within a function of PyTorch."""
+    if torch.jit.is_tracing():
+        return (c + 1) / (c + 1).norm(dim=1, keepdim=True)
+    return nn.functional.normalize(c + 1)
+
+
+def of_another_number(c):
+    return c * (c != (-7 if torch.jit.is_tracing() else -1)).float()
+
+
+def as_bool(c):
+    return c if torch.jit.is_tracing() else c * (c + 1).to(torch.bool)
+
+
+class ClippedWeights(Mlp):
+    """Weights that are computed of others by a module's own function."""
+
+    def __init__(self):
+        super().__init__()
+        parametrize.register_parametrization(self.net[0], 'weight', nn.Hardtanh(-0.1, 0.1))
 
 
 def matched(x):
@@ -112,6 +147,13 @@ MODULES = {
     'where_no_file_is_written': (where_it_runs(torch.onnx.is_in_onnx_export), RECORDED),
     'condition_where_it_runs': (of_condition(condition_without_missing), RECORDED),
     'twice_as_traced': (of_condition(twice_as_traced), None),
+    'sizes_and_choices': (of_condition(sizes_and_choices), RECORDED),
+    'scripted_as_it_runs': (of_condition(lambda c: c if torch.jit.is_tracing() else scripted_zeros(c)),
+                            RECORDED),
+    'normalised_as_it_runs': (of_condition(normalised), RECORDED),
+    'of_another_number': (of_condition(of_another_number), RECORDED),
+    'bool_as_it_runs': (of_condition(as_bool), RECORDED),
+    'clipped_weights': (lambda: with_time(ClippedWeights()), None),
     'asserts_as_it_runs': (of_condition(asserts_as_it_runs), None),
     'sizes_as_numbers': (lambda: with_time(SizesAsNumbers()), None),
 }

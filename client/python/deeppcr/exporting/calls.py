@@ -10,19 +10,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deeppcr.exporting.report import ExportError, users_line
+from deeppcr.exporting.tensors import tensors_in
 
-# Functions of whose results rare values alone may show that one is missing. Where others are, an
-# answer is another one for all values, unless others in their place give the same.
-_CHOICES = {
-    *("eq", "ne", "lt", "le", "gt", "ge", "isclose", "isin", "isnan", "isinf", "isposinf"),
-    *("isneginf", "isfinite", "bool", "int", "long", "short", "signbit", "logical_not"),
-    *("logical_and", "logical_or", "logical_xor", "any", "all", "count_nonzero"),
-    *("where", "masked_fill", "masked_scatter", "nan_to_num", "heaviside", "bucketize"),
-    *("searchsorted", "clamp", "clamp_min", "clamp_max", "clip", "hardtanh", "relu6", "threshold"),
-    *("hardsigmoid", "hardswish", "hardshrink", "softshrink", "relu", "max", "min", "amax"),
-    *("amin", "maximum", "minimum", "fmax", "fmin", "cummax", "cummin", "argmax", "argmin"),
-    *("sign", "sgn", "round", "floor", "ceil", "trunc", "fix", "frac", "fmod", "remainder"),
-    *("floor_divide", "abs", "copysign", "topk", "sort", "argsort", "kthvalue", "median"),
+# Functions whose absence all values show, as sums and products, or none, as forms and copies: a
+# module may call others in their place as it is recorded. Of the rest only rare values may show it.
+_SHOWN_BY_ALL = {
+    *("add", "sub", "mul", "div", "truediv", "true_divide", "neg", "radd", "rsub", "rmul"),
+    *("iadd", "isub", "imul", "itruediv", "multiply", "subtract", "linear", "matmul", "rmatmul"),
+    *("addmm", "bmm", "mm", "einsum", "sum", "mean", "square"),
+    *("view", "view_as", "reshape", "reshape_as", "expand", "expand_as", "repeat", "tile"),
+    *("flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "t", "movedim"),
+    *("broadcast_to", "contiguous", "clone", "detach", "cat", "concat", "stack", "hstack"),
+    *("chunk", "split", "unbind", "narrow", "select", "getitem", "iter", "len", "size", "dim"),
+    *("stride", "numel", "nelement", "get", "zeros_like", "ones_like", "full_like", "empty_like"),
+    *("new_zeros", "new_ones", "new_full", "new_empty", "is_floating_point", "is_contiguous"),
+}
+# Functions that choose by the numbers that they are given.
+_BY_NUMBERS = {
+    *("eq", "ne", "lt", "le", "gt", "ge", "clamp", "clamp_min", "clamp_max", "clip", "hardtanh"),
+    *("threshold", "masked_fill"),
 }
 
 
@@ -31,7 +37,38 @@ class Call:
     """Of a function of PyTorch."""
 
     name: str
+    numbers: tuple[float, ...]  # of those that choose by them
+    is_of_sizes: bool  # whether all tensors are numbers, as torch.onnx has sizes
     line: str = field(compare=False)  # of the module's own code
+
+
+def _call(function: Any, args: Any, kwargs: Any) -> Call:
+    name = str(getattr(function, "__name__", ""))
+    given = [*args, *kwargs.values()] if name.strip("_") in _BY_NUMBERS else []
+    numbers = tuple(float(each) for each in given if type(each) in (int, float))
+    is_of_sizes = all(each.ndim == 0 for each in tensors_in([args, kwargs]))
+    return Call(name, numbers, is_of_sizes, users_line())
+
+
+@contextlib.contextmanager
+def _scripted_among(calls: list[Call]) -> Iterator[None]:
+    """Has scripted functions be among the calls, of which PyTorch says nothing."""
+    import torch
+
+    kind = torch.jit.ScriptFunction
+    own = kind.__call__
+
+    def called(function: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            is_of_sizes = all(each.ndim == 0 for each in tensors_in([args, kwargs]))
+        calls.append(Call(f"scripted {function.name}", (), is_of_sizes, users_line()))
+        return own(function, *args, **kwargs)
+
+    kind.__call__ = called
+    try:
+        yield
+    finally:
+        kind.__call__ = own
 
 
 @contextlib.contextmanager
@@ -52,10 +89,11 @@ def calls_of_functions() -> Iterator[list[Call]]:
         ) -> Any:
             # What is scripted is called by its name for tensors of other classes alone.
             if not isinstance(function, torch.ScriptMethod):
-                calls.append(Call(str(getattr(function, "__name__", "")), users_line()))
+                with torch._C.DisableTorchFunction():
+                    calls.append(_call(function, args, kwargs or {}))
             return function(*args, **kwargs or {})
 
-    with Listing():
+    with Listing(), _scripted_among(calls):
         yield calls
 
 
@@ -91,7 +129,9 @@ def check_same_calls(plain: list[Call], watched: list[Call]) -> None:
 def check_same_choices(plain: list[Call], recorded: list[Call]) -> None:
     """Errors: ExportError, by line, where a module that just runs chooses by values, and does not
     as it is recorded."""
-    choices = [each for each in plain if each.name.strip("_") in _CHOICES]
+    choices = [
+        each for each in plain if not each.is_of_sizes and each.name.strip("_") not in _SHOWN_BY_ALL
+    ]
     line = _line_of_missing(choices, recorded)
     if line:
         raise ExportError(f"{line}: the way through the module depends on whether it is recorded")

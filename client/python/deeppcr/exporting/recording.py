@@ -60,13 +60,43 @@ def _leave_out_dropout(model: Any, graph: Any) -> None:
             graph.erase_node(node)
 
 
+def _is_mutable(function: Any) -> bool:
+    """Whether an operation of torch.ops writes into what it is given, by its schema."""
+    overloads = getattr(function, "overloads", list)()
+    schemas = [getattr(function, each)._schema for each in overloads]
+    schemas += [function._schema] if hasattr(function, "_schema") else []
+    aliases = [each.alias_info for schema in schemas for each in schema.arguments]
+    return any(each is not None and each.is_write for each in aliases)
+
+
 def _changes_in_place(model: Any, node: Any) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     by_name = node.op != "call_module" and name.endswith("_") and not name.endswith("__")
-    by_operator = name in (*IN_PLACE_OPERATORS, "setitem", "__setitem__")
+    by_operator = name.strip("_") in (*IN_PLACE_OPERATORS, "setitem")
     by_module = node.op == "call_module" and getattr(model.get_submodule(name), "inplace", False)
     by_argument = node.kwargs.get("inplace") is True or node.kwargs.get("out") is not None
-    return by_name or by_operator or by_module or by_argument
+    by_schema = node.op == "call_function" and _is_mutable(node.target)
+    return by_name or by_operator or by_module or by_argument or by_schema
+
+
+def _check_in_place(model: Any, graph: Any, depends: set[Any], used: set[Any]) -> None:
+    """Errors: ExportError for what changes a constant by the state, as blocks have copies, and for
+    what changes a state whose next value nobody uses but for its size."""
+    for node in graph.nodes:
+        if node not in depends or not node.op.startswith("call_"):
+            continue
+        if not _changes_in_place(model, node):
+            continue
+        into = node.kwargs.get("out", node.args[0] if node.args else None)
+        if into not in depends:
+            raise ExportError(
+                f"{node.name}: an in-place operation changes a constant by the state: write it as "
+                "one that gives a new tensor, as acc = acc + z"
+            )
+        if node not in used:
+            raise ExportError(
+                f"{node.name}: expected the result of an in-place operation to be used"
+            )
 
 
 def _leave_out_unused(model: Any, graph: Any) -> None:
@@ -154,6 +184,7 @@ def record(model: Any, example: Any) -> Recorded:
         if node in depends and any(user in used for user in node.users):
             used.add(node)
     used &= depends
+    _check_in_place(model, graph, depends, used)
     ends = ("placeholder", "output")
     operations = [node for node in graph.nodes if node in used and node.op not in ends]
     constants = {node: values[node] for node in graph.nodes if node not in depends}

@@ -143,13 +143,18 @@ def uncompiled_copy(module: Any) -> Any:
     return module
 
 
-def simplified(model: Any) -> Any:
-    """The module with weights in place of what computes them."""
+def simplified(model: Any, *, of_torch_alone: bool = False) -> Any:
+    """The module with weights in place of what computes them; `of_torch_alone`: where that is of
+    PyTorch's own, as spectral_norm, which depends on weights alone and may be beyond ONNX."""
     import torch
-    from torch.nn.utils import parametrize
+    from torch.nn.utils import parametrizations, parametrize
+
+    def is_of_torch(module: Any) -> bool:
+        kinds = [type(one) for each in module.parametrizations.values() for one in each]
+        return all(each.__module__ == parametrizations.__name__ for each in kinds)
 
     for module in model.modules():
-        if parametrize.is_parametrized(module):
+        if parametrize.is_parametrized(module) and (not of_torch_alone or is_of_torch(module)):
             weights = {each: getattr(module, each) for each in module.parametrizations}
             # Its class is that of the original too, so that it is left and not changed.
             module.__class__ = parametrize.type_before_parametrizations(module)
