@@ -62,7 +62,7 @@ def _leave_out_dropout(model: Any, graph: Any) -> None:
 
 def _is_mutable(function: Any) -> bool:
     """Whether an operation of torch.ops writes into what it is given, by its schema."""
-    overloads = getattr(function, "overloads", list)()
+    overloads: list[str] = getattr(function, "overloads", list)()
     schemas = [getattr(function, each)._schema for each in overloads]
     schemas += [function._schema] if hasattr(function, "_schema") else []
     aliases = [each.alias_info for schema in schemas for each in schema.arguments]
