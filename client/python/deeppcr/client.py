@@ -89,6 +89,7 @@ class Client:
         self._batch_sizes: dict[tuple[str, int], int] = {}
         self._process = os.getpid()
         self._is_closed = False
+        self.kept: object = None  # what has to live as long as it, as the server that made it
 
     def _method(self, method: protocol.Method) -> Any:
         kind = self._channel.unary_stream if method.streams else self._channel.unary_unary

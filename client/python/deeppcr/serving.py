@@ -118,7 +118,10 @@ class Server:
         self._finalizer = weakref.finalize(self, _end, process, folder, os.getpid(), 40.0)
 
     def client(self, **options: Any) -> Client:
-        return Client(self.address, **options)
+        """One that keeps the server: it ends after the last of them, if nobody stops it before."""
+        client = Client(self.address, **options)
+        client.kept = self
+        return client
 
     @property
     def log(self) -> str:

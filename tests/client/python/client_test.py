@@ -6,6 +6,7 @@ usage: client_test.py SERVER [unittest arguments]
 """
 
 import asyncio
+import gc
 import json
 import os
 import pathlib
@@ -19,6 +20,7 @@ import tempfile
 import threading
 import time
 import unittest
+import weakref
 
 import numpy as np
 
@@ -424,6 +426,16 @@ class ServeTest(unittest.TestCase):
         for name, value in (('port_file', '/tmp/p'), ('stop_with_stdin', False), ('listen', 'unix:/tmp/s')):
             with self.assertRaisesRegex(ValueError, f'{name}: expected'):
                 deeppcr.serve(MODELS, binary=SERVER, **{name: value})
+
+    def test_a_client_keeps_its_server(self):
+        client = deeppcr.serve(MODELS, binary=SERVER).client()
+        gc.collect()
+        self.assertTrue(client.is_ready())
+        address, ended = client.server, weakref.ref(client.kept)
+        client = None
+        gc.collect()
+        self.assertIsNone(ended())
+        self.assertFalse(deeppcr.Client(address).is_ready(timeout=2))
 
     def test_one_model_may_be_served(self):
         with deeppcr.serve(model_dir=MODELS / 'digits-mlp', model_name='mine',
