@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deeppcr.exporting.report import ExportError, users_line
+from deeppcr.exporting.scripted import scripted_functions_by
 from deeppcr.exporting.tensors import tensors_in
 
 # Functions whose absence all values show, as sums and products, or none, as forms and copies: a
@@ -42,33 +43,14 @@ class Call:
     line: str = field(compare=False)  # of the module's own code
 
 
-def _call(function: Any, args: Any, kwargs: Any) -> Call:
-    name = str(getattr(function, "__name__", ""))
-    given = [*args, *kwargs.values()] if name.strip("_") in _BY_NUMBERS else []
-    numbers = tuple(float(each) for each in given if type(each) in (int, float))
-    is_of_sizes = all(each.ndim == 0 for each in tensors_in([args, kwargs]))
-    return Call(name, numbers, is_of_sizes, users_line())
-
-
-@contextlib.contextmanager
-def _scripted_among(calls: list[Call]) -> Iterator[None]:
-    """Has scripted functions be among the calls, of which PyTorch says nothing."""
+def _call(name: str, args: Any, kwargs: Any) -> Call:
     import torch
 
-    kind = torch.jit.ScriptFunction
-    own = kind.__call__
-
-    def called(function: Any, *args: Any, **kwargs: Any) -> Any:
-        with torch._C.DisableTorchFunction():
-            is_of_sizes = all(each.ndim == 0 for each in tensors_in([args, kwargs]))
-        calls.append(Call(f"scripted {function.name}", (), is_of_sizes, users_line()))
-        return own(function, *args, **kwargs)
-
-    kind.__call__ = called
-    try:
-        yield
-    finally:
-        kind.__call__ = own
+    given = [*args, *kwargs.values()] if name.strip("_") in _BY_NUMBERS else []
+    numbers = tuple(float(each) for each in given if type(each) in (int, float))
+    with torch._C.DisableTorchFunction():
+        is_of_sizes = all(each.ndim == 0 for each in tensors_in([args, kwargs]))
+    return Call(name, numbers, is_of_sizes, users_line())
 
 
 @contextlib.contextmanager
@@ -89,11 +71,16 @@ def calls_of_functions() -> Iterator[list[Call]]:
         ) -> Any:
             # What is scripted is called by its name for tensors of other classes alone.
             if not isinstance(function, torch.ScriptMethod):
-                with torch._C.DisableTorchFunction():
-                    calls.append(_call(function, args, kwargs or {}))
+                name = str(getattr(function, "__name__", ""))
+                calls.append(_call(name, args, kwargs or {}))
             return function(*args, **kwargs or {})
 
-    with Listing(), _scripted_among(calls):
+    def call_scripted(own: Any, function: Any, args: Any, kwargs: Any) -> Any:
+        # PyTorch does not say of these.
+        calls.append(_call(f"scripted {function.name}", args, kwargs))
+        return own(function, *args, **kwargs)
+
+    with Listing(), scripted_functions_by(call_scripted):
         yield calls
 
 

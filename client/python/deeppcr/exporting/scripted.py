@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from deeppcr.exporting.tensors import tensors_in
@@ -51,16 +51,26 @@ def changes_another_view(graph: Any) -> bool:
 
 
 @contextlib.contextmanager
-def scripted_functions_dispatch() -> Iterator[None]:
-    """Has scripted functions ask the classes of tensors for `__torch_function__`, as PyTorch's own
-    and scripted methods do: tensors of other classes go through them unseen."""
+def scripted_functions_by(call: Callable[[Any, Any, Any, Any], Any]) -> Iterator[None]:
+    """Has scripted functions be called by call(own, function, args, kwargs), where own(function,
+    *args, **kwargs) is what calls them otherwise."""
     import torch
-    from torch.overrides import handle_torch_function, has_torch_function
 
     kind = torch.jit.ScriptFunction
     own = kind.__call__
+    kind.__call__ = lambda function, *args, **kwargs: call(own, function, args, kwargs)
+    try:
+        yield
+    finally:
+        kind.__call__ = own
 
-    def called(function: Any, *args: Any, **kwargs: Any) -> Any:
+
+def scripted_functions_dispatch() -> contextlib.AbstractContextManager[None]:
+    """Has scripted functions ask the classes of tensors for `__torch_function__`, as PyTorch's own
+    and scripted methods do: tensors of other classes go through them unseen."""
+    from torch.overrides import handle_torch_function, has_torch_function
+
+    def call(own: Any, function: Any, args: Any, kwargs: Any) -> Any:
         tensors = tensors_in([args, kwargs])
 
         def scripted(*args: Any, **kwargs: Any) -> Any:
@@ -71,8 +81,4 @@ def scripted_functions_dispatch() -> Iterator[None]:
         scripted.inlined_graph = function.inlined_graph  # type: ignore[attr-defined]
         return scripted(*args, **kwargs)
 
-    kind.__call__ = called
-    try:
-        yield
-    finally:
-        kind.__call__ = own
+    return scripted_functions_by(call)
