@@ -202,6 +202,16 @@ double Schedule::OthersAhead(const ServedModel& model, double own_seconds, TimeP
   return seconds;
 }
 
+double Schedule::Running::SecondsLeft(TimePoint now) const {
+  // The latest time at which somebody wants it.
+  TimePoint wanted = TimePoint::min();
+  for (const CancelToken* token : tokens) {
+    if (token->stop_reason(now) == StopReason::kNone) wanted = std::max(wanted, token->deadline());
+    if (wanted >= end) break;
+  }
+  return std::max(0.0, SecondsOf(std::min(end, std::max(wanted, now)) - now));
+}
+
 // The seconds until one of `slots` is free after `ahead` seconds of work: workers, or instances of
 // this model.
 double Schedule::UntilFree(const Job& job, TimePoint now, const ServedModel* of, int slots,
@@ -210,7 +220,7 @@ double Schedule::UntilFree(const Job& job, TimePoint now, const ServedModel* of,
   for (const Running& batch : running_) {
     if (of != nullptr && batch.model != of) continue;
     const bool waits_for_it = !batch.lends || !IsShort(job);
-    busy.push_back(waits_for_it ? std::max(0.0, SecondsOf(batch.end - now)) : 0.0);
+    busy.push_back(waits_for_it ? batch.SecondsLeft(now) : 0.0);
   }
   // What is computed where it arrived takes no worker.
   std::ranges::sort(busy, std::greater());
@@ -378,6 +388,7 @@ void Schedule::NoteRunning(TimePoint now, Batch* batch) {
                       .start = now,
                       .end = now + Duration(expected),
                       .lends = first.back.has_value()});
+  for (const Job* job : batch->jobs) running_.back().tokens.push_back(job->token);
 }
 
 // Charges a batch in advance, so that several free workers do not all take the same model. A

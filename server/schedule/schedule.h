@@ -25,6 +25,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "server/schedule/job.h"
 
@@ -129,6 +130,11 @@ class Schedule {
     TimePoint start;
     TimePoint end;       // as expected
     bool lends = false;  // makes pauses, in which short jobs are served
+    // Of its jobs, which are there until it is finished.
+    absl::InlinedVector<const CancelToken*, 8> tokens;
+
+    // Seconds from now on; none once nobody wants it any more.
+    double SecondsLeft(TimePoint now) const;
   };
 
   absl::Status CheckDepth(const Job& job, TimePoint now, JobList* expired);

@@ -24,14 +24,14 @@ constexpr char kParentId[] = "00f067aa0ba902b7";
 
 class SpanExporterTest : public ::testing::Test {
  protected:
-  std::unique_ptr<SpanExporter> New(const std::string& endpoint) {
+  std::unique_ptr<SpanExporter> New(const std::string& endpoint, milliseconds gather = kGather) {
     const auto lost = [this](int64_t spans, std::string_view why) {
       const std::lock_guard<std::mutex> lock(mutex_);
       lost_ += spans;
       why_ = why;
     };
     return *SpanExporter::Create(
-        {.endpoint = endpoint, .version = "1.2.3", .lost = lost, .gather = kGather});
+        {.endpoint = endpoint, .version = "1.2.3", .lost = lost, .gather = gather});
   }
   std::unique_ptr<SpanExporter> New() { return New(collector_.endpoint()); }
 
@@ -154,7 +154,7 @@ TEST_F(SpanExporterTest, ARequestWithoutATraceHasOneOfItsOwn) {
 TEST_F(SpanExporterTest, WhatGathersGoesInOneMessageAndTheLastOnTheWayOut) {
   const auto stages = Stages();
   {
-    const auto exporter = New();
+    const auto exporter = New(collector_.endpoint(), std::chrono::minutes(1));
     for (int i = 0; i < 100; ++i) exporter->Write(RequestOf(stages));
   }
   EXPECT_EQ(collector_.Messages(1).size(), 1u);

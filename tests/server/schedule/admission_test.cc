@@ -67,6 +67,37 @@ TEST_F(AdmissionTest, ADeadlineIsNamedAsSuch) {
   EXPECT_TRUE(Admit(schedule, NewJob(model_, 1, now_ + std::chrono::milliseconds(1100))).ok());
 }
 
+// What is computed for nobody ends within a millisecond, and what has a deadline by then.
+TEST_F(AdmissionTest, NobodyWaitsForWhatIsGivenUp) {
+  Schedule schedule({.workers = 1, .max_queue_seconds = 2.5});
+  Teach(schedule, model_);
+  std::vector<PlainJob*> running;
+  for (const double seconds : {5.0, 2.0, 1.0}) {
+    running.push_back(NewJob(model_, kMaxBatch / 4,
+                             now_ + std::chrono::milliseconds(static_cast<int>(seconds * 1000))));
+    running.back()->expected_seconds = 100;
+    ASSERT_TRUE(Admit(schedule, running.back()).ok());
+  }
+  ASSERT_TRUE(schedule.Take(now_, &batch_));
+  ASSERT_EQ(batch_.jobs.size(), 3u);
+  const auto wait = [&] {
+    PlainJob* job = NewJob(model_);
+    job->may_wait_long = true;
+    EXPECT_TRUE(Admit(schedule, job).ok());
+    schedule.Clear();
+    return job->predicted_wait();
+  };
+  EXPECT_NEAR(wait(), 5, 1e-6);
+  running[0]->token->Cancel();
+  EXPECT_NEAR(wait(), 2, 1e-6);
+  now_ += std::chrono::milliseconds(500);
+  EXPECT_NEAR(wait(), 1.5, 1e-6);
+  running[1]->token->Cancel();
+  EXPECT_NEAR(wait(), 0.5, 1e-6);
+  now_ += std::chrono::milliseconds(500);
+  EXPECT_EQ(wait(), 0);
+}
+
 TEST_F(AdmissionTest, WhoFindsAFreeWorkerIsNeverRefusedForTime) {
   Schedule schedule({.workers = 2, .max_queue_seconds = 1e-6});
   Teach(schedule, model_);
