@@ -95,12 +95,6 @@ struct Lanes<Op::kLog> {
   static DEEPPCR_INLINE Wide Value(const Wide* a) { return Log(a[0]); }
   static DEEPPCR_INLINE void Slopes(const Wide* a, Wide* s) { s[0] = All(1.0F) / a[0]; }
 };
-DEEPPCR_INLINE Wide Sine(Wide a) {
-  return SineOrCosine<true>(a, [](double x) { return __builtin_sin(x); });
-}
-DEEPPCR_INLINE Wide Cosine(Wide a) {
-  return SineOrCosine<false>(a, [](double x) { return __builtin_cos(x); });
-}
 template <>
 struct Lanes<Op::kSin> {
   static DEEPPCR_INLINE Wide Value(const Wide* a) { return Sine(a[0]); }
@@ -276,6 +270,20 @@ void BranchOf(const float* a, const float* b, const float* c, float* y, int64_t 
     for (int v = 0; c != nullptr && v < M; ++v)
       x.v[v] = LoadWide(c + at + v * kNativeLanes) + x.v[v];
     x.To(y + at);
+  });
+}
+
+inline void SinesAndCosines(const float* a, float* sine, float* cosine, int64_t n) {
+  ForChunks(n, [&]<int M>(int64_t at) {
+    Wide sines[M], cosines[M];
+#pragma GCC unroll 4
+    for (int v = 0; v < M; ++v)
+      SineAndCosine(LoadWide(a + at + v * kNativeLanes), &sines[v], &cosines[v]);
+#pragma GCC unroll 4
+    for (int v = 0; v < M; ++v) {
+      Store(sine + at + v * kNativeLanes, sines[v]);
+      Store(cosine + at + v * kNativeLanes, cosines[v]);
+    }
   });
 }
 

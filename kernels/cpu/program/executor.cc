@@ -47,7 +47,7 @@ void Executor::Run(const RowContext* contexts, int64_t count, const TangentRows&
   for (int64_t i = 0; i < std::ssize(section_.instructions) && !Fired(token); ++i) {
     const PackedInstruction& instruction = section_.instructions[i];
     if (along_.columns == 0 && instruction.together > 1) {
-      Branch(i);
+      Joined(i);
       i += instruction.together - 1;
       continue;
     }
@@ -86,6 +86,26 @@ void Executor::PrimalElementwise(const PackedInstruction& instruction) {
   }
   for (int64_t r = 0; r < count_ && result.width > result.size; ++r)
     ClearPadding(result, Row(result, r));
+}
+
+void Executor::Joined(int64_t index) {
+  const program::Op op = section_.instructions[index].op;
+  if (op == program::Op::kSin || op == program::Op::kCos) return SineAndCosine(index);
+  Branch(index);
+}
+
+// Of a value of the same section: what a unary operation makes depends on what its operand does.
+void Executor::SineAndCosine(int64_t index) {
+  const PackedInstruction* first = &section_.instructions[index];
+  const bool sine_first = first->op == program::Op::kSin;
+  const Place& sine = first[sine_first ? 0 : 1].result;
+  const Place& cosine = first[sine_first ? 1 : 0].result;
+  kernels_.sine_cosine(Read(first->operands[0], 0), Row(sine, 0), Row(cosine, 0),
+                       count_ * sine.width);
+  for (int64_t r = 0; r < count_; ++r) {
+    ClearPadding(sine, Row(sine, r));
+    ClearPadding(cosine, Row(cosine, r));
+  }
 }
 
 void Executor::Branch(int64_t index) {

@@ -96,6 +96,9 @@ class Executor {
   }
 
   void Primal(const PackedInstruction& instruction);
+  // Instructions from `index` on that are done together.
+  void Joined(int64_t index);
+  void SineAndCosine(int64_t index);
   void Branch(int64_t index);
   void PrimalElementwise(const PackedInstruction& instruction);
   void PrimalLinear(const PackedInstruction& instruction);

@@ -28,6 +28,9 @@ struct PanelView {
   const float* weights;  // [width / panel, cols, panel]
   const float* bias;     // [width]
   const float* spreads;  // [width]: size of the rounding of a product, of an input of length 1
+  // The weights come from beyond the second-level cache, as there are others between two products.
+  // Decides no bits.
+  bool is_streamed = false;
 };
 
 // Threads that share products (kernels/base/team.h), as plain functions: does piece(context, i, n)
@@ -80,6 +83,9 @@ struct ElementwiseKernels {
 //   a b + c
 //   c + act(a + b); without c the activation alone
 using BranchKernel = void (*)(const float* a, const float* b, const float* c, float* y, int64_t n);
+
+// The sine and the cosine of n floats, with the bits that each has alone.
+using SineCosineKernel = void (*)(const float* a, float* sine, float* cosine, int64_t n);
 
 // Tangents of `columns` rows: out_j = sum_k slopes[k] tangents[k]_j over the operands whose
 // tangents are not null. A slope that is null counts as one.
@@ -207,6 +213,7 @@ struct NormalsArgs {
 struct ProgramKernels {
   ElementwiseKernels elementwise[program::kNumOps];  // null where the operation is another kind
   BranchKernel branch[program::kNumOps];             // of activations and of kMultiply, else null
+  SineCosineKernel sine_cosine;
   // gemm by one thread or by those that share; sharing null: one.
   void (*gemm)(const Sharing* sharing, const GemmArgs& args);
   // size[i]: the rounding of a product.

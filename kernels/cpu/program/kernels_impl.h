@@ -233,6 +233,7 @@ inline void SlopesOfReverse(const ReverseSlopeArgs& a) {
 inline ProgramKernels ProgramTable() {
   ProgramKernels table = {};
   FillElementwise(&table);
+  table.sine_cosine = &SinesAndCosines;
   table.gemm = &SharedGemm;
   table.scaled_size = &ScaledSize;
   table.larger_size = &LargerSize;

@@ -14,6 +14,9 @@ namespace {
 constexpr int64_t kWidestPanel = 64;
 // Inputs per group: the largest number of partial sums.
 constexpr int64_t kInputGroup = 4;
+// What a second-level cache has at most beside states; of the servers' processors of today it has
+// 1 or 2 MiB.
+constexpr int64_t kCachedBytes = int64_t{1} << 20;
 
 int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -74,6 +77,13 @@ void PackLayer(int64_t layer, int64_t cols, std::span<const float> weight,
   PackOne(view, weight.data(), cols, packed->weights.data() + layer * view.width * view.cols,
           packed->spreads.data() + layer * view.width);
   std::ranges::copy(bias, packed->bias.data() + layer * view.width);
+}
+
+void MarkStreamed(std::span<PackedPanels> all) {
+  int64_t bytes = 0;
+  for (const PackedPanels& packed : all) bytes += packed.memory_bytes();
+  for (PackedPanels& packed : all)
+    for (PanelView& view : packed.views) view.is_streamed = bytes > kCachedBytes;
 }
 
 absl::StatusOr<PackedPanels> PackPanels(int64_t layers, int64_t rows, int64_t cols,

@@ -35,6 +35,9 @@ absl::StatusOr<PackedPanels> NewPanels(int64_t layers, int64_t rows, int64_t col
 void PackLayer(int64_t layer, int64_t cols, std::span<const float> weight,
                std::span<const float> bias, PackedPanels* packed);
 
+// Says in all views whether their layers are too many together for a second-level cache.
+void MarkStreamed(std::span<PackedPanels> all);
+
 // Packs weight [layers, rows, cols] and bias [layers, rows] (empty for zero).
 // Errors: kResourceExhausted with the bytes that could not be had.
 absl::StatusOr<PackedPanels> PackPanels(int64_t layers, int64_t rows, int64_t cols,

@@ -11,7 +11,8 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/cpu/packed_dense.h"
-#include "kernels/program/activation.h"
+#include "kernels/cpu/program/frame_plan.h"
+#include "kernels/cpu/program/joins.h"
 #include "kernels/program/evaluate.h"
 
 namespace deeppcr::cpu {
@@ -36,39 +37,6 @@ Home HomeOf(uint8_t section) {
       return Home::kFrame;
   }
 }
-
-// Blocks of a frame: a block is free again once its value has been read for the last time.
-class FramePlan {
- public:
-  int64_t Take(int64_t width) {
-    auto found = free_.lower_bound(width);
-    // A block of twice the width is worth more to others.
-    if (found != free_.end() && found->first <= 2 * width) {
-      const Block block = found->second;
-      free_.erase(found);
-      taken_[block.offset] = block;
-      return block.offset;
-    }
-    const Block block = {floats_, width};
-    floats_ += width;
-    taken_[block.offset] = block;
-    return block.offset;
-  }
-  void Free(int64_t offset) {
-    const auto found = taken_.find(offset);
-    free_.emplace(found->second.width, found->second);
-    taken_.erase(found);
-  }
-  int64_t floats() const { return floats_; }
-
- private:
-  struct Block {
-    int64_t offset, width;
-  };
-  std::multimap<int64_t, Block> free_;
-  std::map<int64_t, Block> taken_;
-  int64_t floats_ = 0;
-};
 
 // Floats that are packed, as long as 64 bits hold their bytes.
 class PackedSize {
@@ -104,6 +72,7 @@ class Packer {
     DEEPPCR_RETURN_IF_ERROR(PackSection(program::kOnCondition, &packed_.condition));
     DEEPPCR_RETURN_IF_ERROR(PackSection(program::kOnTimeAndCondition, &packed_.mixed));
     DEEPPCR_RETURN_IF_ERROR(PackSection(program::kOnState, &packed_.state));
+    MarkStreamed(packed_.panels);
     return std::move(packed_);
   }
 
@@ -327,7 +296,7 @@ class Packer {
           plan.Free(frame_[id]);
       }
     }
-    JoinBranches(section, packed);
+    JoinInstructions(program_, section, packed);
     for (size_t i = 0; i < exports_.size(); ++i) {
       const auto id = static_cast<ValueId>(i);
       if (exports_[i] >= 0 && SectionAt(id) == section && section != program::kOnState)
@@ -357,36 +326,6 @@ class Packer {
       if (last[id] == at) replaced = id;
     }
     return instruction.op == program::Op::kAdd || moving == 1 ? replaced : program::kNoValue;
-  }
-
-  // Marks products whose result only the addition behind them reads; and additions whose result
-  // only the activation behind them reads, and that only the addition behind it.
-  void JoinBranches(uint8_t section, PackedSection* packed) const {
-    std::vector<int> reads(program_.values.size());
-    for (const Instruction& instruction : program_.instructions)
-      for (const ValueId id : instruction.operands) ++reads[id];
-    for (const ValueId id : {program_.output, program_.prediction})
-      if (id != program::kNoValue) ++reads[id];
-    std::vector<const Instruction*> all;
-    for (const Instruction& instruction : program_.instructions)
-      if (SectionAt(instruction.result) == section) all.push_back(&instruction);
-    for (size_t i = 0; i + 1 < all.size(); ++i) {
-      const Instruction &sum = *all[i], &activation = *all[i + 1];
-      if (sum.op == program::Op::kMultiply && activation.op == program::Op::kAdd &&
-          reads[sum.result] == 1 && std::ranges::count(activation.operands, sum.result) == 1) {
-        packed->instructions[i].together = 2;
-        packed->instructions[i].addend = activation.operands[0] == sum.result ? 1 : 0;
-        continue;
-      }
-      if (sum.op != program::Op::kAdd || !program::ActivationOf(activation.op).has_value() ||
-          reads[sum.result] != 1 || activation.operands[0] != sum.result)
-        continue;
-      packed->instructions[i].together = 2;
-      if (i + 2 == all.size() || all[i + 2]->op != program::Op::kAdd ||
-          reads[activation.result] != 1 || all[i + 2]->operands[1] != activation.result)
-        continue;
-      packed->instructions[i].together = 3;
-    }
   }
 
   static std::vector<ValueId> Unique(std::vector<ValueId> ids) {

@@ -68,8 +68,8 @@ struct PackedInstruction {
   float epsilon = 0;
   std::vector<ElementRun> runs;     // kArrange
   const uint32_t* seeds = nullptr;  // [kNumProbes, result.width]
-  // Instructions from this one on that one branch kernel does where no tangents go along: a b and
-  // a b + c; or a + b, act(a + b), c + act(a + b). 1: none.
+  // Instructions from this one on that one kernel does where no tangents go along: a b and a b + c;
+  // or a + b, act(a + b), c + act(a + b); or sin a and cos a. 1: none.
   int32_t together = 1;
   // Of a product that goes together with a sum: the sum's other operand.
   int32_t addend = 0;

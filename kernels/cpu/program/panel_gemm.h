@@ -25,11 +25,25 @@ struct PanelShape {
   // One row: all vectors of a panel, or half of them, or two panels: eight accumulators.
   static constexpr int kRowBlock = kVectors < 8 ? kVectors : 8;
   static constexpr bool kPairs = kVectors == 4 && kLanes == 16;
-  // A panel of more than kInputsAtOnce inputs is multiplied by kInputs at a time, where blocks are
-  // narrower and have no partial sums.
-  static constexpr bool kInParts = kBlock * kLanes < P && kPartials == 1;
+  static constexpr int kBlocks = P / (kBlock * kLanes);  // blocks of a panel, side by side
+  // A panel of many inputs is multiplied by kInputs at a time, if it has no partial sums: of more
+  // than kInputsAtOnce, or than twice as many where a block has whole lines of them in turn, which
+  // the hardware fetches from the second-level cache by itself.
+  static constexpr bool kInParts = kPartials == 1;
   static constexpr int64_t kInputs = 64, kInputsAtOnce = 128;
+  static int64_t InputsAtOnce(bool is_streamed) {
+    return kBlocks == 1 && !is_streamed ? 2 * kInputsAtOnce : kInputsAtOnce;
+  }
 };
+
+inline constexpr int64_t kLineFloats = 16;
+
+// Blocks of rows, of which each takes the weights once.
+template <int P>
+constexpr int64_t RowBlocks(int64_t rows) {
+  constexpr int64_t kRows = PanelShape<P>::kRows;
+  return (rows + kRows - 1) / kRows;
+}
 
 template <int A, int V, int N>
 DEEPPCR_INLINE Vec<N> SumPartials(const Vec<N> (&sum)[A][V], int v) {
@@ -48,19 +62,19 @@ struct Inputs {
   int64_t begin, end;
 };
 
-// R rows x V vectors of each of S consecutive panels, from output `first` of the matrix on. A block
-// of a part of a panel may prefetch: its share of the inputs behind `inputs`, a line at a time.
-template <int P, int R, int V, int S, bool kPrefetch = false>
-DEEPPCR_INLINE void PanelBlock(const GemmArgs& g, int64_t first, int64_t row, Inputs inputs) {
+// R rows x V vectors of each of S consecutive panels, from output `first` of the matrix on. It
+// prefetches kLines lines with each input, of share `share` of what as many inputs have behind
+// `inputs`.
+template <int P, int R, int V, int S, int kLines = 0>
+DEEPPCR_INLINE void PanelBlock(const GemmArgs& g, int64_t first, int64_t row, Inputs inputs,
+                               int64_t share = 0) {
   constexpr int N = PanelShape<P>::kLanes, A = PanelShape<P>::kPartials;
   const int64_t cols = g.layer->cols;
   const float* weights = g.layer->weights + first / P * P * cols + first % P;
   const float* in = g.in + row * g.in_stride;
   const int64_t in_stride = g.in_stride;
-  // The block that starts at output i of the panel takes part i of as many lines.
-  constexpr int64_t kLineFloats = 16;
   const float* ahead = weights - first % P + inputs.end * P +
-                       first % P / kLineFloats * (inputs.end - inputs.begin) * kLineFloats;
+                       share * (inputs.end - inputs.begin) * kLines * kLineFloats;
   Vec<N> sum[R][A][S * V];
 #pragma GCC unroll 8
   for (int v = 0; v < S * V; ++v) {
@@ -73,23 +87,24 @@ DEEPPCR_INLINE void PanelBlock(const GemmArgs& g, int64_t first, int64_t row, In
       if (inputs.begin > 0) sum[r][0][v] = Load<N>(g.out + (row + r) * g.out_stride + at);
     }
   }
-  for (int64_t k = inputs.begin; k < inputs.end; k += A) {
+  // Inputs of one turn of the loop, which divide those that there are.
+  constexpr int kTurn = R > 1 && kLines == 0 && A < 4 ? 2 * A : A;
+  for (int64_t k = inputs.begin; k < inputs.end; k += kTurn) {
 #pragma GCC unroll 4
-    for (int a = 0; a < A; ++a) {
+    for (int i = 0; i < kTurn; ++i) {
       // Beside the sums there is room for the weights and one input.
       Vec<N> w[S * V];
-      if constexpr (kPrefetch) {
-        __builtin_prefetch(ahead);
-        ahead += kLineFloats;
-      }
+#pragma GCC unroll 4
+      for (int line = 0; line < kLines; ++line) __builtin_prefetch(ahead + line * kLineFloats);
+      ahead += kLines * kLineFloats;
 #pragma GCC unroll 8
       for (int v = 0; v < S * V; ++v)
-        w[v] = Load<N>(weights + v / V * P * cols + (k + a) * P + v % V * N);
+        w[v] = Load<N>(weights + v / V * P * cols + (k + i) * P + v % V * N);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        const Vec<N> x = Broadcast<N>(in[r * in_stride + k + a]);
+        const Vec<N> x = Broadcast<N>(in[r * in_stride + k + i]);
 #pragma GCC unroll 8
-        for (int v = 0; v < S * V; ++v) sum[r][a][v] = Fma(w[v], x, sum[r][a][v]);
+        for (int v = 0; v < S * V; ++v) sum[r][i % A][v] = Fma(w[v], x, sum[r][i % A][v]);
       }
     }
   }
@@ -119,44 +134,57 @@ DEEPPCR_INLINE void OneRow(const GemmArgs& g, int64_t row, Outputs outputs) {
 }
 
 // `rows` rows from `row` on, 2 <= rows <= R, of the outputs of one block.
-template <int P, int R, bool kPrefetch>
+template <int P, int R, int kLines>
 DEEPPCR_INLINE void BlockRows(const GemmArgs& g, int64_t first, int64_t row, int64_t rows,
-                              Inputs inputs) {
+                              Inputs inputs, int64_t share) {
   if constexpr (R > 2) {
-    if (rows < R) return BlockRows<P, R - 1, kPrefetch>(g, first, row, rows, inputs);
+    if (rows < R) return BlockRows<P, R - 1, kLines>(g, first, row, rows, inputs, share);
   }
-  PanelBlock<P, R, PanelShape<P>::kBlock, 1, kPrefetch>(g, first, row, inputs);
+  PanelBlock<P, R, PanelShape<P>::kBlock, 1, kLines>(g, first, row, inputs, share);
 }
 
 // All rows by some inputs of a panel, in blocks as equal as can be: small ones take as long as
-// large ones.
-template <int P, bool kPrefetch>
+// large ones. Those that come first prefetch the inputs behind, kLines lines with each input.
+template <int P, int kLines>
 DEEPPCR_INLINE void PanelRows(const GemmArgs& g, int64_t panel, Inputs inputs) {
-  constexpr int R = PanelShape<P>::kRows, B = PanelShape<P>::kBlock * PanelShape<P>::kLanes;
-  const int64_t blocks = (g.count + R - 1) / R;
+  using Shape = PanelShape<P>;
+  constexpr int64_t kShares = kLines == 0 ? 1 : P / kLineFloats / kLines;
+  const int64_t blocks = RowBlocks<P>(g.count);
   for (int64_t i = 0; i < blocks; ++i) {
     const int64_t row = i * g.count / blocks, rows = (i + 1) * g.count / blocks - row;
-    for (int64_t first = panel; first < panel + P; first += B)
-      BlockRows<P, R, kPrefetch>(g, first, row, rows, inputs);
+    for (int64_t k = 0; k < Shape::kBlocks; ++k) {
+      const int64_t first = panel + k * Shape::kBlock * Shape::kLanes;
+      BlockRows<P, Shape::kRows, kLines>(g, first, row, rows, inputs,
+                                         (i * Shape::kBlocks + k) % kShares);
+    }
   }
 }
 
-// Multiplies panel by panel. Where a block is narrower than its panel, it skips what the hardware's
-// prefetcher would fetch: a panel that is too long for the first cache level is then taken by as
-// many inputs at a time as stay there while all blocks pass by.
+// Multiplies panel by panel. A panel that is too long for the first cache level is taken by as many
+// inputs at a time as stay there while all blocks pass by, as long as there are several.
 template <int P>
 void GemmOf(const GemmArgs& g) {
   using Shape = PanelShape<P>;
   const Outputs outputs = {g.begin_panel * P, g.end_panel > 0 ? g.end_panel * P : g.layer->width};
   if (g.count == 1) return OneRow<P>(g, 0, outputs);
-  const int64_t cols = g.layer->cols;
+  const int64_t cols = g.layer->cols, blocks = RowBlocks<P>(g.count) * Shape::kBlocks;
+  const bool in_parts =
+      Shape::kInParts && blocks > 1 && cols > Shape::InputsAtOnce(g.layer->is_streamed);
   for (int64_t panel = outputs.begin; panel < outputs.end; panel += P) {
-    if (!Shape::kInParts || cols <= Shape::kInputsAtOnce) {
-      PanelRows<P, false>(g, panel, {0, cols});
+    if (!in_parts) {
+      PanelRows<P, 0>(g, panel, {0, cols});
       continue;
     }
-    for (int64_t k = 0; k < cols; k += Shape::kInputs)
-      PanelRows<P, true>(g, panel, {k, k + Shape::kInputs < cols ? k + Shape::kInputs : cols});
+    for (int64_t k = 0; k < cols; k += Shape::kInputs) {
+      const Inputs inputs = {k, k + Shape::kInputs < cols ? k + Shape::kInputs : cols};
+      // So that all blocks together prefetch all lines.
+      constexpr int kLines = P / kLineFloats;
+      if (blocks >= kLines) {
+        PanelRows<P, 1>(g, panel, inputs);
+      } else {
+        PanelRows<P, (kLines > 2 ? 2 : 1)>(g, panel, inputs);
+      }
+    }
   }
 }
 

@@ -162,8 +162,8 @@ std::unique_ptr<PackedSystem> Planned(std::unique_ptr<PackedProgramSystem> packe
   packed->shares_steps = largest >= kSharedProduct;
   packed->shares_passes = largest * kTangentTile >= kSharedProduct;
   const int64_t bytes = std::max<int64_t>(1, packed->sample_floats() * int64_t{sizeof(float)});
-  const int64_t wanted =
-      std::clamp<int64_t>(kMaxGroupBytes / bytes, kSequentialGroup, kDiffusionGroup);
+  const int64_t kept = std::max(kMaxGroupBytes, packed->memory_bytes() / 4);
+  const int64_t wanted = std::clamp<int64_t>(kept / bytes, kSequentialGroup, kDiffusionGroup);
   packed->group = static_cast<int32_t>(std::clamp<int64_t>(kMostConditionBytes / bytes, 1, wanted));
   // An eighth is for what else a workspace has.
   while (packed->group > 1 && packed->RecurrenceBytes() > limits.max_workspace_bytes / 8 * 7)

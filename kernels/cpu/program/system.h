@@ -18,12 +18,13 @@ namespace deeppcr::cpu {
 // Limit on what all classes of a model give; beyond it, rows are made for each sample.
 inline constexpr int64_t kMaxClassBytes = int64_t{64} << 20;
 
-// Samples that are advanced together, at most: whole blocks of six rows, and so many that a step
-// which reads its weights from memory is bound by its products (measured: layers of 128 and 1024
-// gain nothing beyond, with AVX2 and AVX-512 on Zen 4). Fewer, but no fewer than kSequentialGroup,
-// where what is kept for so many takes more than kMaxGroupBytes; and fewer than those, down to one,
-// where that takes more than kMostConditionBytes (packed_program.h) or a workspace may have.
-inline constexpr int64_t kDiffusionGroup = 24;
+// Samples that are advanced together, at most: so many that a step which reads its weights from
+// memory is bound by its products (measured on Sapphire Rapids with AVX-512, at B = 64: layers of
+// 1536 gain 1.3x over 24, those of 128 to 512 up to 1.07x; on Zen 4 neither gain nor loss). Fewer,
+// but no fewer than kSequentialGroup, where what is kept for so many takes more than kMaxGroupBytes
+// and a quarter of the model; and fewer than those, down to one, where that takes more than
+// kMostConditionBytes (packed_program.h) or a workspace may have.
+inline constexpr int64_t kDiffusionGroup = 64;
 inline constexpr int64_t kMaxGroupBytes = int64_t{64} << 20;
 
 // Intervals whose states pass through a step together, at most, and tangents that do, so that

@@ -92,10 +92,12 @@ DEEPPCR_INLINE bool AnyBeyond(Wide a, Wide most) {
 #endif
 }
 
-// The sine, or the cosine, of every element. Of elements beyond kLargestAngle, one by one, what
-// `other` says, so that no element depends on its neighbours.
-template <bool kSine, class Other>
-DEEPPCR_INLINE Wide SineOrCosine(Wide a, const Other& other) {
+// Sine and cosine of what is left of an angle, which the quadrant makes those of the angle.
+struct AngleSides {
+  Wide sine, cosine;
+  Wide::Bits quadrant;
+};
+DEEPPCR_INLINE AngleSides SidesOf(Wide a) {
   const ReducedAngle reduced = ReduceAngle(a);
   const Wide r = reduced.head, z = r * r, one = All(1.0F);
   const Wide sine =
@@ -103,16 +105,49 @@ DEEPPCR_INLINE Wide SineOrCosine(Wide a, const Other& other) {
   const Wide half = All(0.5F) * z, head = one - half;
   const Wide series = Polynomial(z, 2.44324111e-5F, -1.38873098e-3F, 4.16666456e-2F);
   const Wide cosine = head + Fma(z * z, series, FmaNegative(r, reduced.rest, (one - head) - half));
-  // By quadrants: sines s, c, -s, -c, and cosines one quadrant on.
-  const Wide::Bits quadrant = reduced.quadrant + (kSine ? 0U : 1U);
-  const Wide side = {(quadrant & 1U) != 0 ? cosine.v : sine.v};
-  Wide result = Wide::FromBits(side.bits() ^ (quadrant & 2U) << 30);
-  if (!AnyBeyond(Abs(a), All(kLargestAngle))) return result;
+  return {sine, cosine, reduced.quadrant};
+}
+
+// By quadrants: sines s, c, -s, -c, and cosines one quadrant on.
+template <bool kSine>
+DEEPPCR_INLINE Wide InQuadrant(const AngleSides& sides) {
+  const Wide::Bits quadrant = sides.quadrant + (kSine ? 0U : 1U);
+  const Wide side = {(quadrant & 1U) != 0 ? sides.cosine.v : sides.sine.v};
+  return Wide::FromBits(side.bits() ^ (quadrant & 2U) << 30);
+}
+
+// Elements of a beyond kLargestAngle, one by one, get what `other` says, so that none depends on
+// its neighbours.
+template <class Other>
+DEEPPCR_INLINE void ReplaceBeyond(Wide a, const Other& other, Wide* result) {
+  if (!AnyBeyond(Abs(a), All(kLargestAngle))) return;
   for (int i = 0; i < kNativeLanes; ++i) {
     if (!(__builtin_fabsf(a.v[i]) <= kLargestAngle))
-      result.v[i] = static_cast<float>(other(double{a.v[i]}));
+      result->v[i] = static_cast<float>(other(double{a.v[i]}));
   }
-  return result;
+}
+
+DEEPPCR_INLINE Wide Sine(Wide a) {
+  Wide sine = InQuadrant<true>(SidesOf(a));
+  ReplaceBeyond(
+      a, [](double x) { return __builtin_sin(x); }, &sine);
+  return sine;
+}
+DEEPPCR_INLINE Wide Cosine(Wide a) {
+  Wide cosine = InQuadrant<false>(SidesOf(a));
+  ReplaceBeyond(
+      a, [](double x) { return __builtin_cos(x); }, &cosine);
+  return cosine;
+}
+// Both of them for little more than one.
+DEEPPCR_INLINE void SineAndCosine(Wide a, Wide* sine, Wide* cosine) {
+  const AngleSides sides = SidesOf(a);
+  *sine = InQuadrant<true>(sides);
+  *cosine = InQuadrant<false>(sides);
+  ReplaceBeyond(
+      a, [](double x) { return __builtin_sin(x); }, sine);
+  ReplaceBeyond(
+      a, [](double x) { return __builtin_cos(x); }, cosine);
 }
 
 }  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA

@@ -26,14 +26,14 @@ class PanelGemmTest : public ::testing::TestWithParam<size_t> {
 };
 
 TEST_P(PanelGemmTest, MultipliesAndAddsWithBitsThatDependOnNoOtherRow) {
-  constexpr int64_t kMost = 13;
+  constexpr int64_t kMost = 27;
   RandomDiffusion random({.seed = 5});
   for (const int64_t rows : {1, 3, 16, 17, 33, 64, 100, 130, 200}) {
     for (const int64_t cols : {1, 2, 5, 16, 33, 100, 129, 260}) {
       SCOPED_TRACE(absl::StrCat(rows, " x ", cols));
       const std::vector<float> weight = random.Vector(rows * cols), bias = random.Vector(rows);
       const cpu::PackedPanels packed = *cpu::PackPanels(1, rows, cols, weight, bias);
-      const cpu::PanelView& layer = packed.views[0];
+      cpu::PanelView layer = packed.views[0];
       const int64_t stride = cpu::PanelRowWidth(cols), width = layer.width;
       std::vector<float> in(kMost * stride);
       for (int64_t r = 0; r < kMost; ++r) {
@@ -87,11 +87,13 @@ TEST_P(PanelGemmTest, MultipliesAndAddsWithBitsThatDependOnNoOtherRow) {
           }
         }
         for (int64_t count = 2; count <= kMost; ++count) {
-          for (const int64_t first : {int64_t{0}, kMost - count}) {
+          for (const bool is_streamed : {false, true}) {
+            layer.is_streamed = is_streamed;
+            const int64_t first = is_streamed ? kMost - count : 0;
             const std::vector<float> together = run(first, count, with_bias);
             for (int64_t r = 0; r < count; ++r)
               ASSERT_TRUE(SameFloats(together.data() + r * width, alone[first + r].data(), width))
-                  << "row " << r << " of " << count;
+                  << "row " << r << " of " << count << (is_streamed ? ", streamed" : "");
           }
         }
       }

@@ -66,9 +66,11 @@ TEST_P(DiffusionTest, NoiseOfTheCallerReplacesWhatWouldBeDrawn) {
 TEST_P(DiffusionTest, SamplesOfAGroupHaveTheBitsTheyHaveAlone) {
   Process process({.kind = kind(), .state_dim = 3, .hidden_dim = 70, .num_steps = 6}, set());
   std::vector<std::vector<float>> alone;
-  ASSERT_EQ(process.packed->group, 24);
-  for (uint64_t b = 0; b < 24; ++b) alone.push_back(process.Trajectory({.seed = 5, .sample = b}));
-  for (const int32_t n : {1, 2, 3, 4, 5, 6, 7, 8, 13, 24}) {
+  constexpr int32_t kGroup = cpu::kDiffusionGroup;
+  ASSERT_EQ(process.packed->group, kGroup);
+  for (uint64_t b = 0; b < kGroup; ++b)
+    alone.push_back(process.Trajectory({.seed = 5, .sample = b}));
+  for (const int32_t n : {1, 2, 3, 4, 5, 6, 7, 8, 13, 24, kGroup}) {
     std::vector<float> states(n * process.width), trajectory(7 * 3);
     for (int32_t b = 0; b < n; ++b)
       process.recurrence->Encode(b, {.seed = 5, .sample = static_cast<uint64_t>(b)},

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Instructions that one pass does, found and not found, with the bits that they have one by one.
+#include "kernels/cpu/program/joins.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "kernels/cpu/program/executor.h"
+#include "tests/kernels/cpu/diffusion/plain_diffusion.h"
+#include "tests/kernels/program/draft.h"
+
+namespace deeppcr::cpu {
+namespace {
+
+using program::Draft;
+using program::Op;
+using program::Program;
+using program::ValueId;
+
+constexpr int64_t kMostRows = 3;
+
+// A program, and how many of its instructions each pass does, as far as it is more than one.
+struct Joined {
+  Program program;
+  std::vector<int32_t> together;
+};
+
+// Ends with a sum in which every value has a factor of its own.
+Program Finish(Draft& draft, const std::vector<ValueId>& values) {
+  ValueId sum = draft.By(Op::kMultiply, values[0], 0.7);
+  for (size_t i = 1; i < values.size(); ++i)
+    sum = draft.Subtract(draft.By(Op::kDivide, values[i], 0.3 + static_cast<double>(i)), sum);
+  return draft.Finish(sum);
+}
+
+Joined SineThenCosine(int64_t size) {
+  Draft draft;
+  const ValueId z = draft.State(size);
+  const ValueId sine = draft.Do(Op::kSin, {z}), cosine = draft.Do(Op::kCos, {z});
+  return {Finish(draft, {sine, cosine}), {2}};
+}
+Joined CosineThenSine(int64_t size) {
+  Draft draft;
+  const ValueId z = draft.State(size);
+  const ValueId cosine = draft.Do(Op::kCos, {z}), sine = draft.Do(Op::kSin, {z});
+  return {Finish(draft, {sine, cosine}), {2}};
+}
+// A third one is alone, and so are those of two values.
+Joined SinesOfSeveral(int64_t size) {
+  Draft draft;
+  const ValueId z = draft.State(size), other = draft.Do(Op::kNegate, {z});
+  const ValueId first = draft.Do(Op::kSin, {other}), apart = draft.Do(Op::kCos, {z});
+  const ValueId sine = draft.Do(Op::kSin, {z}), again = draft.Do(Op::kCos, {z});
+  return {Finish(draft, {first, apart, sine, again}), {2}};
+}
+Joined ProductAndSum(int64_t size) {
+  Draft draft;
+  const ValueId z = draft.State(size), other = draft.Normal(size);
+  return {draft.Finish(draft.Add(other, draft.Multiply(z, z))), {2}};
+}
+Joined Branch(int64_t size) {
+  Draft draft;
+  const ValueId z = draft.State(size), other = draft.Normal(size);
+  return {draft.Finish(draft.Add(z, draft.Do(Op::kGelu, {draft.Add(z, other)}))), {3}};
+}
+// The sum is read once more.
+Joined NoBranch(int64_t size) {
+  Draft draft;
+  const ValueId z = draft.State(size), sum = draft.Add(z, draft.Normal(size));
+  return {draft.Finish(draft.Multiply(sum, draft.Do(Op::kGelu, {sum}))), {}};
+}
+
+// The outputs of all rows, with tangents, for which nothing is joined, or without.
+std::vector<float> OutputsOf(const PackedProgram& packed, const ProgramKernels& kernels,
+                             const std::vector<float>& states, int64_t rows, bool joined) {
+  Executor executor(packed.state, kernels, std::numeric_limits<float>::infinity(), rows, rows);
+  const Place &in = packed.state_input, &out = packed.output;
+  for (int64_t r = 0; r < rows; ++r)
+    std::copy_n(states.data() + r * in.size, in.size, executor.Row(in, r));
+  std::vector<RowContext> contexts(static_cast<size_t>(rows));
+  for (RowContext& context : contexts)
+    context.rows[static_cast<size_t>(Home::kConstant)] = packed.constants.data();
+  executor.Run(contexts.data(), rows, {.columns = joined ? 0 : 1}, nullptr);
+  const float* first = executor.Row(out, 0);
+  return {first, first + rows * out.width};
+}
+
+class JoinsTest : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(JoinsTest, HaveTheBitsOfInstructionsOneByOne) {
+  const ProgramKernels kernels = testing::KernelsOfThisMachine()[GetParam()].set.program();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> special = {0.0F,       -0.0F,      kInfinity, -kInfinity,
+                                      1048576.0F, 2e6F,       -3.4e38F,  1e-40F,
+                                      1.5707964F, 3.1415927F, 1e10F,     -1048577.0F};
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0, 10);
+  for (const auto& make :
+       {&SineThenCosine, &CosineThenSine, &SinesOfSeveral, &ProductAndSum, &Branch, &NoBranch}) {
+    for (const int64_t size : {1, 5, 16, 33, 64, 100}) {
+      const Joined made = make(size);
+      const auto packed = PackProgram(made.program, 1, {}, {});
+      ASSERT_TRUE(packed.ok()) << packed.status();
+      std::vector<int32_t> together;
+      for (const PackedInstruction& instruction : packed->state.instructions)
+        if (instruction.together > 1) together.push_back(instruction.together);
+      EXPECT_EQ(together, made.together);
+      for (int64_t rows = 1; rows <= kMostRows; ++rows) {
+        std::vector<float> states(static_cast<size_t>(rows * size));
+        for (float& x : states) x = normal(random);
+        // Angles beyond those that vectors reduce, beside others.
+        for (size_t i = rows == 2 ? 0 : states.size(); i < states.size(); i += 3)
+          states[i] = special[i / 3 % special.size()];
+        const std::vector<float> joined = OutputsOf(*packed, kernels, states, rows, true);
+        const std::vector<float> apart = OutputsOf(*packed, kernels, states, rows, false);
+        EXPECT_EQ(std::memcmp(joined.data(), apart.data(), apart.size() * sizeof(float)), 0)
+            << size << " elements, " << rows << " rows";
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(InstructionSets, JoinsTest,
+                         ::testing::Range(size_t{0}, testing::KernelsOfThisMachine().size()),
+                         [](const auto& test) {
+                           return testing::KernelsOfThisMachine()[test.param].name;
+                         });
+
+}  // namespace
+}  // namespace deeppcr::cpu
