@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/cache_sizes.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -47,6 +50,11 @@ std::string CacheClass(const std::string& directory) {
   }
   return absl::StrCat("l1d=", SizeText(sizes[0]), " l2=", SizeText(sizes[1]),
                       " l3=", SizeText(sizes[2]));
+}
+
+CacheBytes CachesOfThisMachine() {
+  return {.first = std::max(0L, sysconf(_SC_LEVEL1_DCACHE_SIZE)),
+          .second = std::max(0L, sysconf(_SC_LEVEL2_CACHE_SIZE))};
 }
 
 }  // namespace deeppcr::cpu

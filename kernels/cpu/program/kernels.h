@@ -28,9 +28,9 @@ struct PanelView {
   const float* weights;  // [width / panel, cols, panel]
   const float* bias;     // [width]
   const float* spreads;  // [width]: size of the rounding of a product, of an input of length 1
-  // The weights come from beyond the second-level cache, as there are others between two products.
-  // Decides no bits.
-  bool is_streamed = false;
+  // Long panels are taken by as many inputs at a time as the first-level cache keeps while rows
+  // pass by: the weights come from beyond the second. Decides no bits.
+  bool in_parts = false;
 };
 
 // Threads that share products (kernels/base/team.h), as plain functions: does piece(context, i, n)

@@ -14,9 +14,8 @@ namespace {
 constexpr int64_t kWidestPanel = 64;
 // Inputs per group: the largest number of partial sums.
 constexpr int64_t kInputGroup = 4;
-// What a second-level cache has at most beside states; of the servers' processors of today it has
-// 1 or 2 MiB.
-constexpr int64_t kCachedBytes = int64_t{1} << 20;
+// A part of a panel of 64 outputs, 64 inputs, and the next one, which is fetched meanwhile.
+constexpr int64_t kPartBytes = 64 * 64 * sizeof(float), kPartsBytes = 2 * kPartBytes;
 
 int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -79,11 +78,12 @@ void PackLayer(int64_t layer, int64_t cols, std::span<const float> weight,
   std::ranges::copy(bias, packed->bias.data() + layer * view.width);
 }
 
-void MarkStreamed(std::span<PackedPanels> all) {
+void ChooseParts(CacheBytes caches, std::span<PackedPanels> all) {
   int64_t bytes = 0;
   for (const PackedPanels& packed : all) bytes += packed.memory_bytes();
+  const bool in_parts = bytes > caches.second / 4 * 3 && caches.first > kPartsBytes;
   for (PackedPanels& packed : all)
-    for (PanelView& view : packed.views) view.is_streamed = bytes > kCachedBytes;
+    for (PanelView& view : packed.views) view.in_parts = in_parts;
 }
 
 absl::StatusOr<PackedPanels> PackPanels(int64_t layers, int64_t rows, int64_t cols,

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/base/aligned_buffer.h"
+#include "kernels/cpu/cache_sizes.h"
 #include "kernels/cpu/program/kernels.h"
 
 namespace deeppcr::cpu {
@@ -35,8 +36,10 @@ absl::StatusOr<PackedPanels> NewPanels(int64_t layers, int64_t rows, int64_t col
 void PackLayer(int64_t layer, int64_t cols, std::span<const float> weight,
                std::span<const float> bias, PackedPanels* packed);
 
-// Says in all views whether their layers are too many together for a second-level cache.
-void MarkStreamed(std::span<PackedPanels> all);
+// Says in all views whether they are taken in parts (PanelView::in_parts): where all layers
+// together leave the second-level cache no room for states, and the first has room for two parts of
+// a panel.
+void ChooseParts(CacheBytes caches, std::span<PackedPanels> all);
 
 // Packs weight [layers, rows, cols] and bias [layers, rows] (empty for zero).
 // Errors: kResourceExhausted with the bytes that could not be had.

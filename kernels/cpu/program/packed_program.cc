@@ -72,7 +72,7 @@ class Packer {
     DEEPPCR_RETURN_IF_ERROR(PackSection(program::kOnCondition, &packed_.condition));
     DEEPPCR_RETURN_IF_ERROR(PackSection(program::kOnTimeAndCondition, &packed_.mixed));
     DEEPPCR_RETURN_IF_ERROR(PackSection(program::kOnState, &packed_.state));
-    MarkStreamed(packed_.panels);
+    ChooseParts(CachesOfThisMachine(), packed_.panels);
     return std::move(packed_);
   }
 

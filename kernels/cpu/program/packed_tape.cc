@@ -45,7 +45,7 @@ class TapePacker {
     FindExports();
     PlaceValues();
     DEEPPCR_RETURN_IF_ERROR(PackBack());
-    MarkStreamed(tape_.panels);
+    ChooseParts(CachesOfThisMachine(), tape_.panels);
     return std::move(tape_);
   }
 

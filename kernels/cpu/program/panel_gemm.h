@@ -26,14 +26,11 @@ struct PanelShape {
   static constexpr int kRowBlock = kVectors < 8 ? kVectors : 8;
   static constexpr bool kPairs = kVectors == 4 && kLanes == 16;
   static constexpr int kBlocks = P / (kBlock * kLanes);  // blocks of a panel, side by side
-  // A panel of many inputs is multiplied by kInputs at a time, if it has no partial sums: of more
-  // than kInputsAtOnce, or than twice as many where a block has whole lines of them in turn, which
-  // the hardware fetches from the second-level cache by itself.
-  static constexpr bool kInParts = kPartials == 1;
+  // A panel of more than kInputsAtOnce inputs is multiplied by kInputs at a time, if it has no
+  // partial sums: always where blocks are narrower than the panel, each of which skips what the
+  // hardware's prefetcher would fetch, and else where the caches ask for it.
+  static constexpr bool kMayHaveParts = kPartials == 1, kHasParts = kMayHaveParts && kBlocks > 1;
   static constexpr int64_t kInputs = 64, kInputsAtOnce = 128;
-  static int64_t InputsAtOnce(bool is_streamed) {
-    return kBlocks == 1 && !is_streamed ? 2 * kInputsAtOnce : kInputsAtOnce;
-  }
 };
 
 inline constexpr int64_t kLineFloats = 16;
@@ -160,16 +157,16 @@ DEEPPCR_INLINE void PanelRows(const GemmArgs& g, int64_t panel, Inputs inputs) {
   }
 }
 
-// Multiplies panel by panel. A panel that is too long for the first cache level is taken by as many
-// inputs at a time as stay there while all blocks pass by, as long as there are several.
+// Multiplies panel by panel, or part by part, each of which stays in the first-level cache while
+// all blocks pass by.
 template <int P>
 void GemmOf(const GemmArgs& g) {
   using Shape = PanelShape<P>;
   const Outputs outputs = {g.begin_panel * P, g.end_panel > 0 ? g.end_panel * P : g.layer->width};
   if (g.count == 1) return OneRow<P>(g, 0, outputs);
   const int64_t cols = g.layer->cols, blocks = RowBlocks<P>(g.count) * Shape::kBlocks;
-  const bool in_parts =
-      Shape::kInParts && blocks > 1 && cols > Shape::InputsAtOnce(g.layer->is_streamed);
+  const bool in_parts = cols > Shape::kInputsAtOnce && blocks > 1 &&
+                        (Shape::kHasParts || (Shape::kMayHaveParts && g.layer->in_parts));
   for (int64_t panel = outputs.begin; panel < outputs.end; panel += P) {
     if (!in_parts) {
       PanelRows<P, 0>(g, panel, {0, cols});

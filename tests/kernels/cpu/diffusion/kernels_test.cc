@@ -87,13 +87,13 @@ TEST_P(PanelGemmTest, MultipliesAndAddsWithBitsThatDependOnNoOtherRow) {
           }
         }
         for (int64_t count = 2; count <= kMost; ++count) {
-          for (const bool is_streamed : {false, true}) {
-            layer.is_streamed = is_streamed;
-            const int64_t first = is_streamed ? kMost - count : 0;
+          for (const bool in_parts : {false, true}) {
+            layer.in_parts = in_parts;
+            const int64_t first = in_parts ? kMost - count : 0;
             const std::vector<float> together = run(first, count, with_bias);
             for (int64_t r = 0; r < count; ++r)
               ASSERT_TRUE(SameFloats(together.data() + r * width, alone[first + r].data(), width))
-                  << "row " << r << " of " << count << (is_streamed ? ", streamed" : "");
+                  << "row " << r << " of " << count << (in_parts ? ", in parts" : "");
           }
         }
       }

@@ -80,5 +80,23 @@ TEST(PackedProgramTest, StopsInTheMiddleOfATable) {
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(1)) << "the whole takes two or more";
 }
 
+TEST(PackedPanelsTest, PartsAreForWhatDoesNotStayInTheCaches) {
+  constexpr int64_t kKiB = 1024;
+  const std::vector<float> weight(64 * 256, 1.0F);
+  std::vector<PackedPanels> all(2);
+  for (PackedPanels& panels : all) panels = *PackPanels(1, 64, 256, weight, {});
+  const struct {
+    CacheBytes caches;
+    bool in_parts;
+  } cases[] = {{{48 * kKiB, 1024 * kKiB}, false}, {{48 * kKiB, 192 * kKiB}, false},
+               {{48 * kKiB, 160 * kKiB}, true},   {{32 * kKiB, 160 * kKiB}, false},
+               {{0, 160 * kKiB}, false},          {{48 * kKiB, 0}, true}};
+  for (const auto& [caches, in_parts] : cases) {
+    ChooseParts(caches, all);
+    for (const PackedPanels& panels : all)
+      EXPECT_EQ(panels.views[0].in_parts, in_parts) << caches.first << ", " << caches.second;
+  }
+}
+
 }  // namespace
 }  // namespace deeppcr::cpu
