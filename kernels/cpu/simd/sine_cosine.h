@@ -52,8 +52,7 @@ DEEPPCR_INLINE SineCosine SinesAndCosines(Doubles x) {
           AsDoubles(AsWords(odd ? sine : cosine) ^ cosine_sign)};
 }
 
-// x = quadrant pi / 2 + head + rest for |x| <= kLargestAngle, reduced in double: near multiples of
-// pi / 2 a float would have lost the angle.
+// x = quadrant pi / 2 + head + rest: near multiples of pi / 2 one float would have lost the angle.
 struct ReducedAngle {
   Wide head, rest;
   Wide::Bits quadrant;
@@ -73,13 +72,33 @@ DEEPPCR_INLINE ReducedHalf ReduceHalf(Floats a) {
   const Floats rest = __builtin_convertvector(r - __builtin_convertvector(head, Doubles), Floats);
   return {head, rest, __builtin_convertvector(AsWords(shifted), HalfWords)};
 }
-DEEPPCR_INLINE ReducedAngle ReduceAngle(Wide a) {
+// Reduced in double, for |a| <= kLargestAngle.
+DEEPPCR_INLINE ReducedAngle ReduceInDouble(Wide a) {
   const Halves<Floats> halves = HalvesOf(a);
   const ReducedHalf low = ReduceHalf(halves.low), high = ReduceHalf(halves.high);
   return {{WholeOf<Floats>({low.head, high.head})},
           {WholeOf<Floats>({low.rest, high.rest})},
           WholeOf<HalfWords>({low.quadrant, high.quadrant})};
 }
+
+#if defined(__FMA__)
+// Multiples of pi / 2 below it have 15 bits.
+inline constexpr float kLargestAngleInFloats = 32768.0F;
+
+// Reduced in floats, for |a| <= kLargestAngleInFloats: by pi / 2 in three parts, the first of which
+// leaves what a float holds, as all of it are multiples of 2^-24 and below 1. The second's product
+// and sum keep what they lose by rounding.
+DEEPPCR_INLINE ReducedAngle ReduceInFloats(Wide a) {
+  const Wide magic = All(12582912.0F);  // 1.5 * 2^23: the sum is rounded to an integer
+  const Wide shifted = Fma(a, All(0.636619772F), magic), k = shifted - magic;
+  const Wide left = Fma(k, All(-1.57079637F), a);
+  const Wide second = k * All(4.37113883e-8F);
+  const Wide lost = Fma(k, All(1.71512451e-15F), Fma(k, All(4.37113883e-8F), -second));
+  const Wide head = left + second, grown = head - left;
+  const Wide rest = (left - (head - grown)) + (second - grown);
+  return {head, rest + lost, shifted.bits()};
+}
+#endif
 
 // True if a lane is not at most `most`.
 DEEPPCR_INLINE bool AnyBeyond(Wide a, Wide most) {
@@ -89,6 +108,24 @@ DEEPPCR_INLINE bool AnyBeyond(Wide a, Wide most) {
   return _mm256_movemask_ps(_mm256_cmp_ps(a.v, most.v, _CMP_NLE_UQ)) != 0;
 #else
   return _mm_movemask_ps(_mm_cmpnle_ps(a.v, most.v)) != 0;
+#endif
+}
+
+// Of |a| <= kLargestAngle, in floats where they do.
+DEEPPCR_INLINE ReducedAngle ReduceAngle(Wide a) {
+#if defined(__FMA__)
+  const ReducedAngle floats = ReduceInFloats(a);
+  const Wide most = All(kLargestAngleInFloats), size = Abs(a);
+  if (!AnyBeyond(size, most)) [[likely]]
+    return floats;
+  const ReducedAngle doubles = ReduceInDouble(a);
+  return {
+      SelectGreater(size, most, doubles.head, floats.head),
+      SelectGreater(size, most, doubles.rest, floats.rest),
+      SelectGreater(size, most, Wide::FromBits(doubles.quadrant), Wide::FromBits(floats.quadrant))
+          .bits()};
+#else
+  return ReduceInDouble(a);
 #endif
 }
 

@@ -84,6 +84,47 @@ TEST_P(UlpsTest, NoOperationRoundsMoreThanItsRowStates) {
   }
 }
 
+// The floats next to every multiple of pi / 2 up to 2^20, of which few digits are left, and beyond.
+std::vector<float> AnglesNextToMultiples() {
+  constexpr double kHalfPi = 1.57079632679489661923;
+  std::vector<float> angles;
+  for (int64_t k = 1; static_cast<double>(k) * kHalfPi < 0x1.01p20; ++k) {
+    const auto angle = static_cast<float>(static_cast<double>(k) * kHalfPi);
+    for (const float x : {std::nextafter(angle, 0.0F), angle, std::nextafter(angle, 0x1p30F)})
+      angles.push_back(k % 2 == 0 ? x : -x);
+  }
+  angles.resize(angles.size() / 16 * 16);
+  return angles;
+}
+
+TEST_P(UlpsTest, SinesNextToTheirZerosRoundAsElsewhereWhateverIsBeside) {
+  const ProgramKernels kernels = testing::KernelsOfThisMachine()[GetParam()].set.program();
+  std::vector<float> angles = AnglesNextToMultiples();
+  std::vector<size_t> order(angles.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::shuffle(order.begin(), order.end(), std::mt19937(1));
+  std::vector<float> mixed(angles.size());
+  for (size_t i = 0; i < order.size(); ++i) mixed[i] = angles[order[i]];
+  for (const Op op : {Op::kSin, Op::kCos}) {
+    const auto values_of = [&](const std::vector<float>& of) {
+      const float* const operands[] = {of.data()};
+      std::vector<float> values(of.size());
+      kernels.elementwise[static_cast<int>(op)].value(operands, values.data(), std::ssize(values));
+      return values;
+    };
+    const std::vector<float> values = values_of(angles), shuffled = values_of(mixed);
+    int64_t false_ones = 0, others = 0;
+    for (size_t i = 0; i < order.size(); ++i) {
+      const double x = angles[i], exact = op == Op::kSin ? std::sin(x) : std::cos(x);
+      const double units = std::fabs(values[i] - exact) / std::fabs(exact) * 0x1p24;
+      if (!(units <= program::UlpsAt(op, angles[i]))) ++false_ones;
+      if (shuffled[i] != values[order[i]]) ++others;
+    }
+    EXPECT_EQ(false_ones, 0) << program::RowOf(op).name;
+    EXPECT_EQ(others, 0) << program::RowOf(op).name;
+  }
+}
+
 // Where functions have values of their own, or none: both zeros, subnormal floats, infinities, NaN.
 const float kSpecial[] = {0.0F,
                           -0.0F,
