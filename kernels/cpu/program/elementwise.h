@@ -265,7 +265,8 @@ template <Op op>
 void BranchOf(const float* a, const float* b, const float* c, float* y, int64_t n) {
   ForChunks(n, [&]<int M>(int64_t at) {
     Chunk<M> x = Chunk<M>::Of(a + at);
-    for (int v = 0; v < M; ++v) x.v[v] = x.v[v] + LoadWide(b + at + v * kNativeLanes);
+    for (int v = 0; b != nullptr && v < M; ++v)
+      x.v[v] = x.v[v] + LoadWide(b + at + v * kNativeLanes);
     Activate(Lanes<op>::kActivation, x.v);
     for (int v = 0; c != nullptr && v < M; ++v)
       x.v[v] = LoadWide(c + at + v * kNativeLanes) + x.v[v];
@@ -292,6 +293,15 @@ inline void MultiplyAndAdd(const float* a, const float* b, const float* c, float
     const Wide product = LoadWide(a + at) * LoadWide(b + at);
     Store(y + at, product + LoadWide(c + at));
   });
+}
+
+inline void Scale(const ScaleArgs& a) {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const Wide number = All(a.numbers[r * a.numbers_stride]);
+    const float* factors = a.factors + r * a.factors_stride;
+    float* out = a.out + r * a.n;
+    ForVectors(a.n, [&](int64_t at) { Store(out + at, number * LoadWide(factors + at)); });
+  }
 }
 
 template <int I = 0>

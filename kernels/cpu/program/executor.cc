@@ -91,7 +91,29 @@ void Executor::PrimalElementwise(const PackedInstruction& instruction) {
 void Executor::Joined(int64_t index) {
   const program::Op op = section_.instructions[index].op;
   if (op == program::Op::kSin || op == program::Op::kCos) return SineAndCosine(index);
+  if (op == program::Op::kArrange) return Scale(index);
   Branch(index);
+}
+
+void Executor::Scale(int64_t index) {
+  const PackedInstruction& repeats = section_.instructions[index];
+  const PackedInstruction& product = section_.instructions[index + 1];
+  const ElementRun& run = repeats.runs[0];
+  const Place &number = repeats.operands[run.operand], &result = product.result;
+  const Place& factors = product.operands[repeats.other];
+  const bool here = factors.home == Home::kFrame;
+  const bool all = number.home == Home::kFrame && (here || factors.home == Home::kConstant);
+  const int64_t together = all ? count_ : 1;
+  for (int64_t r = 0; r < count_; r += together) {
+    kernels_.scale({.numbers = Read(number, r) + run.from,
+                    .numbers_stride = number.width,
+                    .factors = Read(factors, r),
+                    .factors_stride = here ? factors.width : 0,
+                    .out = Row(result, r),
+                    .rows = together,
+                    .n = result.width});
+  }
+  for (int64_t r = 0; r < count_; ++r) ClearPadding(result, Row(result, r));
 }
 
 // Of a value of the same section: what a unary operation makes depends on what its operand does.
@@ -108,19 +130,27 @@ void Executor::SineAndCosine(int64_t index) {
   }
 }
 
+// a b + c, or act(a + b) + c of which b or c may be missing: all rows at once where all of it is
+// theirs.
 void Executor::Branch(int64_t index) {
   const PackedInstruction* first = &section_.instructions[index];
   const PackedInstruction& last = first[first->together - 1];
-  const bool product = first->op == program::Op::kMultiply;
-  const auto kernel = kernels_.branch[static_cast<int>(product ? first->op : first[1].op)];
-  const Place* added = nullptr;
-  if (product) added = &last.operands[first->addend];
-  if (first->together == 3) added = &last.operands[0];
-  for (int64_t r = 0; r < count_; ++r) {
-    kernel(Read(first->operands[0], r), Read(first->operands[1], r),
-           added != nullptr ? Read(*added, r) : nullptr, Row(last.result, r), last.result.width);
-    ClearPadding(last.result, Row(last.result, r));
+  const program::Op op = first->op == program::Op::kAdd ? first[1].op : first->op;
+  const auto kernel = kernels_.branch[static_cast<int>(op)];
+  const Place* const added = last.op == program::Op::kAdd ? &last.operands[first->other] : nullptr;
+  const Place* const operands[] = {
+      &first->operands[0], first->operands.size() > 1 ? &first->operands[1] : nullptr, added};
+  const bool all_here = std::ranges::all_of(
+      operands, [](const Place* place) { return place == nullptr || place->home == Home::kFrame; });
+  const int64_t together = all_here ? count_ : 1;
+  for (int64_t r = 0; r < count_; r += together) {
+    const auto read = [&](const Place* place) {
+      return place == nullptr ? nullptr : Read(*place, r);
+    };
+    kernel(read(operands[0]), read(operands[1]), read(operands[2]), Row(last.result, r),
+           together * last.result.width);
   }
+  for (int64_t r = 0; r < count_; ++r) ClearPadding(last.result, Row(last.result, r));
 }
 
 int64_t Executor::EndOfLayer(const PackedInstruction& instruction, int64_t first) const {

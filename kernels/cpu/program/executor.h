@@ -99,6 +99,7 @@ class Executor {
   // Instructions from `index` on that are done together.
   void Joined(int64_t index);
   void SineAndCosine(int64_t index);
+  void Scale(int64_t index);
   void Branch(int64_t index);
   void PrimalElementwise(const PackedInstruction& instruction);
   void PrimalLinear(const PackedInstruction& instruction);

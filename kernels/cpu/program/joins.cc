@@ -23,6 +23,15 @@ std::vector<int> ReadsOf(const Program& program) {
   return reads;
 }
 
+// A product of a vector with one number, which the instruction before it repeats. The number has to
+// be where it was when the product is written.
+bool ScalesAVector(const PackedInstruction& repeats, const PackedInstruction& product) {
+  if (repeats.op != Op::kArrange || product.op != Op::kMultiply) return false;
+  if (repeats.runs.size() != 1 || !repeats.runs[0].repeated) return false;
+  const Place& number = repeats.operands[repeats.runs[0].operand];
+  return number.home != Home::kFrame || number.offset != product.result.offset;
+}
+
 bool AreSineAndCosine(const Instruction& first, const Instruction& second) {
   const bool both = (first.op == Op::kSin && second.op == Op::kCos) ||
                     (first.op == Op::kCos && second.op == Op::kSin);
@@ -36,22 +45,28 @@ void JoinInstructions(const Program& program, uint8_t section, PackedSection* pa
   std::vector<const Instruction*> all;
   for (const Instruction& instruction : program.instructions)
     if (SectionOf(program.at(instruction.result).depends) == section) all.push_back(&instruction);
+  // The result of instruction i is read by the one behind it, and by no other.
+  const auto passes_on = [&](size_t i) {
+    return i + 1 < all.size() && reads[all[i]->result] == 1 &&
+           std::ranges::count(all[i + 1]->operands, all[i]->result) == 1;
+  };
+  const auto activates = [&](size_t i) { return program::ActivationOf(all[i]->op).has_value(); };
+  const auto is = [&](size_t i, Op op) { return all[i]->op == op; };
   for (size_t i = 0; i + 1 < all.size(); ++i) {
-    const Instruction &first = *all[i], &second = *all[i + 1];
     PackedInstruction& joined = packed->instructions[i];
-    if (AreSineAndCosine(first, second)) {
+    if (AreSineAndCosine(*all[i], *all[i + 1])) {
       joined.together = 2;
-      ++i;
-    } else if (first.op == Op::kMultiply && second.op == Op::kAdd && reads[first.result] == 1 &&
-               std::ranges::count(second.operands, first.result) == 1) {
+    } else if (passes_on(i) && is(i, Op::kAdd) && activates(i + 1)) {
+      joined.together = passes_on(i + 1) && is(i + 2, Op::kAdd) ? 3 : 2;
+    } else if (passes_on(i) && (activates(i) || is(i, Op::kMultiply)) && is(i + 1, Op::kAdd)) {
       joined.together = 2;
-      joined.addend = second.operands[0] == first.result ? 1 : 0;
-    } else if (first.op == Op::kAdd && program::ActivationOf(second.op).has_value() &&
-               reads[first.result] == 1 && second.operands[0] == first.result) {
-      const bool added = i + 2 < all.size() && all[i + 2]->op == Op::kAdd &&
-                         reads[second.result] == 1 && all[i + 2]->operands[1] == second.result;
-      joined.together = added ? 3 : 2;
+    } else if (passes_on(i) && ScalesAVector(joined, packed->instructions[i + 1])) {
+      joined.together = 2;
+    } else {
+      continue;
     }
+    i += static_cast<size_t>(joined.together) - 1;
+    joined.other = all[i]->operands[0] == all[i - 1]->result ? 1 : 0;
   }
 }
 

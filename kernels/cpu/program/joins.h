@@ -11,9 +11,10 @@ namespace deeppcr::cpu {
 
 // Marks the instructions of a section that one pass over their elements does, where no tangents go
 // along (PackedInstruction::together):
-// - a product whose result only the addition behind it reads;
+// - a product or an activation whose result only the addition behind it reads;
 // - an addition whose result only the activation behind it reads, and that only the addition behind
 //   it, if there is one;
+// - a number that is repeated, whose only reader is the product behind it;
 // - a sine and a cosine of one value, in either order.
 // Passes have the bits that the instructions have one after another. The section has the
 // instructions of the program whose results are of it, in their order.

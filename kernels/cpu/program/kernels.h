@@ -81,11 +81,21 @@ struct ElementwiseKernels {
 // Instructions in one pass over n floats, with the bits that they have one after another. By their
 // first one, or the activation where that is an addition:
 //   a b + c
-//   c + act(a + b); without c the activation alone
+//   act(a + b) + c; b and c may be null, which adds nothing
 using BranchKernel = void (*)(const float* a, const float* b, const float* c, float* y, int64_t n);
 
 // The sine and the cosine of n floats, with the bits that each has alone.
 using SineCosineKernel = void (*)(const float* a, float* sine, float* cosine, int64_t n);
+
+// out [rows, n]: a row's number times its factors.
+struct ScaleArgs {
+  const float* numbers;
+  int64_t numbers_stride;
+  const float* factors;
+  int64_t factors_stride;  // 0: all rows have the same
+  float* out;
+  int64_t rows, n;
+};
 
 // Tangents of `columns` rows: out_j = sum_k slopes[k] tangents[k]_j over the operands whose
 // tangents are not null. A slope that is null counts as one.
@@ -214,6 +224,7 @@ struct ProgramKernels {
   ElementwiseKernels elementwise[program::kNumOps];  // null where the operation is another kind
   BranchKernel branch[program::kNumOps];             // of activations and of kMultiply, else null
   SineCosineKernel sine_cosine;
+  void (*scale)(const ScaleArgs& args);
   // gemm by one thread or by those that share; sharing null: one.
   void (*gemm)(const Sharing* sharing, const GemmArgs& args);
   // size[i]: the rounding of a product.

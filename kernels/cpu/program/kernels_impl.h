@@ -234,6 +234,7 @@ inline ProgramKernels ProgramTable() {
   ProgramKernels table = {};
   FillElementwise(&table);
   table.sine_cosine = &SinesAndCosines;
+  table.scale = &Scale;
   table.gemm = &SharedGemm;
   table.scaled_size = &ScaledSize;
   table.larger_size = &LargerSize;

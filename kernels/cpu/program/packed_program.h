@@ -69,10 +69,11 @@ struct PackedInstruction {
   std::vector<ElementRun> runs;     // kArrange
   const uint32_t* seeds = nullptr;  // [kNumProbes, result.width]
   // Instructions from this one on that one kernel does where no tangents go along: a b and a b + c;
-  // or a + b, act(a + b), c + act(a + b); or sin a and cos a. 1: none.
+  // or act(a) and act(a) + c; or a + b, act(a + b), act(a + b) + c; or sin a and cos a; or
+  // (a, .. a) and (a, .. a) b. 1: none.
   int32_t together = 1;
-  // Of a product that goes together with a sum: the sum's other operand.
-  int32_t addend = 0;
+  // Of the last one of them, if it has two operands: that which none of them makes.
+  int32_t other = 0;
   int64_t moments = -1;  // norms: offset into a frame's moments, in units of its rows
 };
 

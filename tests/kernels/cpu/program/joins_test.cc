@@ -68,6 +68,45 @@ Joined Branch(int64_t size) {
   const ValueId z = draft.State(size), other = draft.Normal(size);
   return {draft.Finish(draft.Add(z, draft.Do(Op::kGelu, {draft.Add(z, other)}))), {3}};
 }
+Joined BranchOfASum(int64_t size) {
+  Draft draft;
+  const ValueId z = draft.State(size), other = draft.Normal(size);
+  return {draft.Finish(draft.Add(draft.Do(Op::kMish, {draft.Add(z, other)}), z)), {3}};
+}
+Joined ActivationAndSum(int64_t size) {
+  Draft draft;
+  const ValueId z = draft.State(size), twice = draft.By(Op::kDivide, z, 0.5);
+  const ValueId first = draft.Add(draft.Do(Op::kGelu, {twice}), draft.Normal(size));
+  return {draft.Finish(draft.Add(z, draft.Do(Op::kSilu, {first}))), {2, 2}};
+}
+Joined TwiceAnActivation(int64_t size) {
+  Draft draft;
+  const ValueId tanh = draft.Do(Op::kTanh, {draft.State(size)});
+  return {draft.Finish(draft.Add(tanh, tanh)), {}};
+}
+// The last element of what divides the state, times a constant vector, and times the state.
+Joined Scaled(int64_t size) {
+  Draft draft;
+  const ValueId z = draft.State(size), divided = draft.By(Op::kDivide, z, 3);
+  const std::vector<program::Element> elements(static_cast<size_t>(size), {0, size - 1});
+  const ValueId by_constant =
+      draft.Multiply(draft.Arrange({divided}, elements), draft.Normal(size));
+  const ValueId by_state = draft.Multiply(z, draft.Arrange({by_constant}, elements));
+  std::vector<int32_t> together;
+  if (size > 1) together = {2, 2};
+  return {draft.Finish(draft.Subtract(by_constant, by_state)), together};
+}
+// A number of a narrow value that lies where the product will, which would write over those of the
+// rows behind.
+Joined ScaledInTheSamePlace(int64_t size) {
+  Draft draft;
+  const ValueId z = draft.State(size), wide = draft.Do(Op::kExp, {z});
+  const ValueId narrow = draft.Linear(wide, (size + 1) / 2);
+  const std::vector<program::Element> elements(static_cast<size_t>(size), {0, 0});
+  const ValueId scaled =
+      draft.Multiply(z, draft.Arrange({draft.Do(Op::kTanh, {narrow})}, elements));
+  return {draft.Finish(draft.Subtract(scaled, z)), {}};
+}
 // The sum is read once more.
 Joined NoBranch(int64_t size) {
   Draft draft;
@@ -101,7 +140,8 @@ TEST_P(JoinsTest, HaveTheBitsOfInstructionsOneByOne) {
   std::mt19937 random(1);
   std::normal_distribution<float> normal(0, 10);
   for (const auto& make :
-       {&SineThenCosine, &CosineThenSine, &SinesOfSeveral, &ProductAndSum, &Branch, &NoBranch}) {
+       {&SineThenCosine, &CosineThenSine, &SinesOfSeveral, &ProductAndSum, &Branch, &BranchOfASum,
+        &NoBranch, &ActivationAndSum, &TwiceAnActivation, &Scaled, &ScaledInTheSamePlace}) {
     for (const int64_t size : {1, 5, 16, 33, 64, 100}) {
       const Joined made = make(size);
       const auto packed = PackProgram(made.program, 1, {}, {});
