@@ -10,6 +10,7 @@
 // The pre-activations have the bits of the forward step, so that every unit is on the side of its
 // kink on which the states were computed.
 
+#include "kernels/cpu/stack/column_lanes.h"
 #include "kernels/cpu/stack/dense_kernels.h"
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
@@ -23,10 +24,14 @@ class Retreater {
         rows_(args.samples * args.columns),
         states_(args.scratch),
         slopes_(states_ + kSlopesAhead * args.samples * width()),
-        deltas_(slopes_ + kSlopesAhead * args.samples * width()) {}
+        deltas_(slopes_ + kSlopesAhead * args.samples * width()),
+        in_lanes_(Lanes::kOffered && args.end - args.begin >= kSlopesAhead
+                      ? args.columns / Lanes::kLanes * Lanes::kLanes
+                      : 0) {}
 
   int64_t Run() {
     int64_t stages = 0;
+    ForBlocks([](int64_t, float* g, float* block) { Lanes::FromRows(g, block); });
     for (int64_t end = args_.end; end > args_.begin; end -= kSlopesAhead) {
       const int64_t begin = end - kSlopesAhead < args_.begin ? args_.begin : end - kSlopesAhead;
       TakeStates(begin, end);
@@ -41,10 +46,12 @@ class Retreater {
       for (int64_t l = end - 1; l >= begin; --l)
         Back(l, slopes_ + (l - begin) * args_.samples * width());
     }
+    ForBlocks([](int64_t, float* g, float* block) { Lanes::ToRows(block, g); });
     return stages;
   }
 
  private:
+  using Lanes = ColumnLanes<W>;
   static constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors;
 
   // Known to the compiler, where it is a constant: as a member it would be read again, and the
@@ -123,21 +130,50 @@ class Retreater {
     }
   }
 
+  // Calls f(sample, rows of g, block) for the cotangents that go back one in each lane. A block
+  // lies where the deltas of its rows would.
+  template <class F>
+  DEEPPCR_INLINE void ForBlocks(const F& f) {
+    if constexpr (Lanes::kOffered) {
+      for (int64_t b = 0; b < args_.samples; ++b) {
+        for (int64_t j = 0; j < in_lanes_; j += Lanes::kLanes) {
+          const int64_t at = (b * args_.columns + j) * width();
+          f(b, args_.g + at, deltas_ + at);
+        }
+      }
+    }
+  }
+
   DEEPPCR_INLINE void Back(int64_t l, const float* slopes) {
+    const float* weights = args_.layers.weights + l * width() * width();
+    ForBlocks([&](int64_t b, float*, float* block) {
+      Lanes::Back(weights, slopes + b * width(), Rule::Residual(args_.layers), block);
+    });
+    if (in_lanes_ < args_.columns) BackInRows(l, slopes);
+  }
+
+  // The cotangents that are in no lane: of all samples together, or what each has left of its own.
+  DEEPPCR_INLINE void BackInRows(int64_t l, const float* slopes) {
     float *const g = args_.g, *const deltas = deltas_;
     const int64_t samples = args_.samples, columns = args_.columns;
     for (int64_t b = 0; b < samples; ++b) {
       const float* slope = slopes + b * width();
-      for (int64_t r = b * columns; r < (b + 1) * columns; ++r)
+      for (int64_t r = b * columns + in_lanes_; r < (b + 1) * columns; ++r)
         for (int64_t at = 0; at < width(); at += N)
           Store(deltas + r * width() + at, Load<N>(slope + at) * Load<N>(g + r * width() + at));
     }
     GiveDeltas(l);
-    constexpr int B = Shape<W>::kSharing;
     const LayersView transposed = Transposed(l);
-    int64_t r = 0;
-    for (; r + B <= rows_; r += B) Multiply<B>(transposed, deltas + r * width(), g + r * width());
-    for (; r < rows_; ++r) Multiply<1>(transposed, deltas + r * width(), g + r * width());
+    if (in_lanes_ == 0) return MultiplyRows(transposed, 0, rows_);
+    for (int64_t b = 0; b < samples; ++b)
+      MultiplyRows(transposed, b * columns + in_lanes_, (b + 1) * columns);
+  }
+
+  DEEPPCR_INLINE void MultiplyRows(const LayersView& transposed, int64_t r, int64_t end) {
+    constexpr int B = Shape<W>::kSharing;
+    for (; r + B <= end; r += B)
+      Multiply<B>(transposed, deltas_ + r * width(), args_.g + r * width());
+    for (; r < end; ++r) Multiply<1>(transposed, deltas_ + r * width(), args_.g + r * width());
   }
 
   // One cotangent, which stays in registers from layer to layer, with the same bits.
@@ -172,6 +208,9 @@ class Retreater {
   const RetreatArgs& args_;
   const int64_t rows_;
   float *const states_, *const slopes_, *const deltas_;
+  // Of each sample's cotangents, the first ones. None where a block's way in and out costs more
+  // than so few layers.
+  const int64_t in_lanes_;
 };
 
 template <int W>

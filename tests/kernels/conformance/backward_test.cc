@@ -221,48 +221,55 @@ std::vector<float> Rows(const std::vector<float>& all, int64_t first, int64_t n,
   return {all.begin() + first * size, all.begin() + (first + n) * size};
 }
 
+// What goes back together: few columns of some samples, or more than a vector has lanes, of which
+// some are left over, through intervals that are long enough for lanes.
+struct Together {
+  int64_t samples, columns, interval;
+};
+
 // The same bits whatever goes back beside a sample, or beside a column of it.
 TEST_P(BackwardTest, BitsDependOnNeitherOtherSamplesNorOtherColumns) {
-  constexpr int64_t kSamples = 7, kColumns = 5;
-  for (const int64_t width : {3, 16, 40}) {
-    const RandomSystem stack({.num_steps = 37,
-                              .state_dim = width,
-                              .residual = width != 16,
-                              .activation = Activation::kSilu,
-                              .gain = 0.3,
-                              .input_dim = 4,
-                              .output_dim = 6,
-                              .seed = 3});
-    const RandomDiffusion process(AdaLnWithDecoder(37, static_cast<uint64_t>(width)));
-    const auto program = *program::ProgramOfDenoiser(process.spec());
-    for (const SystemSpec& spec :
-         {SystemSpec(stack.spec()), SystemSpec(program::WithProgram(process.spec(), program))}) {
-      if (!GoesBack(spec)) continue;
-      const SystemShape shape = ShapeOf(spec);
-      const std::vector<float> inputs = Normals(kSamples * shape.input_dim, 4);
-      const int64_t floats = (shape.num_steps + 1) * shape.state_dim, outputs = shape.output_dim;
-      BackwardRequest all = {.samples = {.num_samples = kSamples, .inputs = inputs, .seed = 8},
-                             .columns = kColumns};
-      const SolverRig forward(backend().create(), spec, 1, shape.num_steps);
-      all.states = forward.Solve({.solver = "sequential"}, all.samples).trajectory;
-      all.of_outputs = Normals(kSamples * kColumns * outputs, 6);
-      const BackwardRig rig(backend().create(), spec);
-      const Gradients together = rig.Sequential(all), scanned = rig.Parallel(all, 4);
-      for (int64_t b = 0; b < kSamples; ++b) {
-        for (int64_t j = 0; j < kColumns; ++j) {
-          const int64_t row = b * kColumns + j;
-          const BackwardRequest one = {.samples = SamplesOf(all.samples, b, 1),
-                                       .states = Rows(all.states, b, 1, floats),
-                                       .of_outputs = Rows(all.of_outputs, row, 1, outputs)};
-          const auto same = [&](const Gradients& alone, const Gradients& among) {
-            const int64_t dim = shape.state_dim;
-            EXPECT_EQ(alone.initial, Rows(among.initial, row, 1, dim)) << b << " " << j;
-            EXPECT_EQ(alone.inputs, Rows(among.inputs, row, 1, shape.input_dim));
-            const int64_t noise = shape.draws_noise ? shape.num_steps * dim : 0;
-            EXPECT_EQ(alone.step_noise, Rows(among.step_noise, row, 1, noise));
-          };
-          same(rig.Sequential(one), together);
-          same(rig.Parallel(one, 4), scanned);
+  for (const auto& [samples, columns, interval] : {Together{7, 5, 4}, Together{2, 35, 12}}) {
+    for (const int64_t width : {3, 8, 16, 40}) {
+      const RandomSystem stack({.num_steps = 37,
+                                .state_dim = width,
+                                .residual = width != 16,
+                                .activation = width == 8 ? Activation::kRelu : Activation::kSilu,
+                                .gain = 0.3,
+                                .input_dim = 4,
+                                .output_dim = 6,
+                                .seed = 3});
+      const RandomDiffusion process(AdaLnWithDecoder(37, static_cast<uint64_t>(width)));
+      const auto program = *program::ProgramOfDenoiser(process.spec());
+      for (const SystemSpec& spec :
+           {SystemSpec(stack.spec()), SystemSpec(program::WithProgram(process.spec(), program))}) {
+        if (!GoesBack(spec)) continue;
+        const SystemShape shape = ShapeOf(spec);
+        const std::vector<float> inputs = Normals(samples * shape.input_dim, 4);
+        const int64_t floats = (shape.num_steps + 1) * shape.state_dim, outputs = shape.output_dim;
+        BackwardRequest all = {.samples = {.num_samples = samples, .inputs = inputs, .seed = 8},
+                               .columns = columns};
+        const SolverRig forward(backend().create(), spec, 1, shape.num_steps);
+        all.states = forward.Solve({.solver = "sequential"}, all.samples).trajectory;
+        all.of_outputs = Normals(samples * columns * outputs, 6);
+        const BackwardRig rig(backend().create(), spec);
+        const Gradients together = rig.Sequential(all), scanned = rig.Parallel(all, interval);
+        for (int64_t b = 0; b < samples; ++b) {
+          for (int64_t j = 0; j < columns; ++j) {
+            const int64_t row = b * columns + j;
+            const BackwardRequest one = {.samples = SamplesOf(all.samples, b, 1),
+                                         .states = Rows(all.states, b, 1, floats),
+                                         .of_outputs = Rows(all.of_outputs, row, 1, outputs)};
+            const auto same = [&](const Gradients& alone, const Gradients& among) {
+              const int64_t dim = shape.state_dim;
+              EXPECT_EQ(alone.initial, Rows(among.initial, row, 1, dim)) << b << " " << j;
+              EXPECT_EQ(alone.inputs, Rows(among.inputs, row, 1, shape.input_dim));
+              const int64_t noise = shape.draws_noise ? shape.num_steps * dim : 0;
+              EXPECT_EQ(alone.step_noise, Rows(among.step_noise, row, 1, noise));
+            };
+            same(rig.Sequential(one), together);
+            same(rig.Parallel(one, interval), scanned);
+          }
         }
       }
     }
