@@ -60,9 +60,12 @@ class Runner::Batch {
     for (const RunItem& item : items) total_ += item.samples.num_samples;
     const Grouping& grouping = runner.grouping_;
     const int64_t largest = row_.iterative ? grouping.iterative : grouping.sequential;
-    const int64_t share = (total_ - 1) / runner.pool_->num_threads() + 1;
+    const int64_t threads = runner.pool_->num_threads();
+    const int64_t share = (total_ - 1) / threads + 1;
     group_ = std::clamp<int64_t>(share, std::min(grouping.worthwhile, largest), largest);
-    group_ = (total_ - 1) / num_groups() + 1;  // groups as equal as can be
+    // As many groups for each thread, where one is not enough, and as equal as can be.
+    const int64_t rounds = (num_groups() - 1) / threads + 1;
+    group_ = (total_ - 1) / (rounds > 1 ? rounds * threads : num_groups()) + 1;
   }
 
   int64_t num_groups() const { return (total_ - 1) / group_ + 1; }

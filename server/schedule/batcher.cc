@@ -29,8 +29,8 @@ absl::Status Stopping() { return absl::UnavailableError("the server is shutting 
 
 }  // namespace
 
-// A worker's next work. Kept by the worker from batch to batch, so that taking one allocates
-// nothing.
+// A worker's next work. Kept by the worker from batch to batch, so that taking one allocates next
+// to nothing.
 struct Batcher::Work {
   Schedule::Batch batch;
   IdleTask idle;  // if set, runs in place of a batch

@@ -388,7 +388,9 @@ void Schedule::NoteRunning(TimePoint now, Batch* batch) {
                       .start = now,
                       .end = now + Duration(expected),
                       .lends = first.back.has_value()});
-  for (const Job* job : batch->jobs) running_.back().tokens.push_back(job->token);
+  auto& tokens = running_.back().tokens;
+  tokens.reserve(batch->jobs.size());
+  for (const Job* job : batch->jobs) tokens.push_back(job->token);
 }
 
 // Charges a batch in advance, so that several free workers do not all take the same model. A

@@ -53,7 +53,7 @@ class Schedule {
  public:
   using TimePoint = CancelToken::Clock::time_point;
 
-  // A worker's next work. Kept by the worker, so that taking a batch allocates nothing.
+  // A worker's next work. Kept by the worker, so that taking a batch allocates next to nothing.
   struct Batch {
     JobList jobs;         // computed together; empty if every job had expired
     JobList expired;      // cancelled, or past their deadlines: to be told so

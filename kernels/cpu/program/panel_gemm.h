@@ -141,7 +141,8 @@ DEEPPCR_INLINE void BlockRows(const GemmArgs& g, int64_t first, int64_t row, int
 }
 
 // All rows by some inputs of a panel, in blocks as equal as can be: small ones take as long as
-// large ones. Those that come first prefetch the inputs behind, kLines lines with each input.
+// large ones. They prefetch the inputs behind, kLines lines with each input, in turns: where there
+// are many blocks, a line more than once.
 template <int P, int kLines>
 DEEPPCR_INLINE void PanelRows(const GemmArgs& g, int64_t panel, Inputs inputs) {
   using Shape = PanelShape<P>;

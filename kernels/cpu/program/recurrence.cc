@@ -8,12 +8,19 @@
 namespace deeppcr::cpu {
 namespace {
 
+// Rows of a frame. An odd number: values begin at multiples of so many rows of 64 bytes and more,
+// and with 64 of them all values of one row would compete for the same sets of the first cache.
+int64_t RowsOf(const PackedProgramSystem& model) {
+  return std::max<int64_t>(model.group, kStatesTogether) | 1;
+}
+
 int64_t TangentFloats(const PackedProgramSystem& model) {
   return std::max<int64_t>(kTangentTile, kNumProbes + model.shape.state_dim) *
          model.program.state_input.width;
 }
 
 }  // namespace
+
 ProgramRecurrence::ProgramRecurrence(const PackedProgramSystem& model)
     : model_(model),
       dim_(model.shape.state_dim),
@@ -22,13 +29,14 @@ ProgramRecurrence::ProgramRecurrence(const PackedProgramSystem& model)
       state_width_(model.program.state_input.width),
       sharing_{&ShareByTeam, nullptr},
       states_(kStatesTogether * state_width_),
-      step_(model.program.state, model.program_kernels, model.clip_range, kRows, kTangentTile),
+      step_(model.program.state, model.program_kernels, model.clip_range, RowsOf(model),
+            kTangentTile),
       decoder_(model.decoder, model.shape.sample_dim()),
       tangents_(TangentFloats(model)) {}
 
 int64_t ProgramRecurrence::Bytes(const PackedProgramSystem& model) {
   const int64_t floats = kStatesTogether * model.program.state_input.width + TangentFloats(model) +
-                         Executor::Floats(model.program.state, kRows, kTangentTile);
+                         Executor::Floats(model.program.state, RowsOf(model), kTangentTile);
   return floats * int64_t{sizeof(float)} +
          DenseChain::Bytes(model.decoder, model.shape.sample_dim());
 }

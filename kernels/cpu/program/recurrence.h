@@ -30,7 +30,7 @@ class ProgramRecurrence : public Recurrence {
   PassCount Propagate(const IntervalPass& pass) override;
 
  protected:
-  static constexpr int64_t kRows = std::max(kDiffusionGroup, kStatesTogether);
+  static constexpr int64_t kMostRows = std::max(kDiffusionGroup, kStatesTogether);
 
   // `model` must outlive this.
   explicit ProgramRecurrence(const PackedProgramSystem& model);
@@ -46,7 +46,7 @@ class ProgramRecurrence : public Recurrence {
   const int64_t state_width_;  // X: width of the states inside
   Sharing sharing_;
   AlignedBuffer<float> states_;  // [kStatesTogether, X]
-  std::array<RowContext, kRows> contexts_ = {};
+  std::array<RowContext, kMostRows> contexts_ = {};
   Executor step_;
 
  private:

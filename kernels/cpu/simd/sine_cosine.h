@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_KERNELS_CPU_SIMD_SINE_COSINE_H_
 #define DEEPPCR_KERNELS_CPU_SIMD_SINE_COSINE_H_
 
-// Sines and cosines, several at a time: of doubles, and of floats that are reduced in double.
+// Sines and cosines, several at a time: of doubles, and of floats.
 
 #include <cstring>
 

@@ -107,11 +107,41 @@ Joined ScaledInTheSamePlace(int64_t size) {
       draft.Multiply(z, draft.Arrange({draft.Do(Op::kTanh, {narrow})}, elements));
   return {draft.Finish(draft.Subtract(scaled, z)), {}};
 }
+// Operands of other sections, which each row has elsewhere: of the time, and of a condition.
+Joined BranchBesideTheTime(int64_t size) {
+  Draft draft;
+  const ValueId z = draft.State(size), time = draft.Linear(draft.Time(), size);
+  return {draft.Finish(draft.Add(z, draft.Do(Op::kMish, {draft.Add(z, time)}))), {3}};
+}
+Joined ProductsWithACondition(int64_t size) {
+  Draft draft;
+  const ValueId z = draft.State(size), said = draft.Linear(draft.Condition(3), 2 * size);
+  const ValueId scale = draft.Slice(said, 0, size), shift = draft.Slice(said, size, 2 * size);
+  const ValueId moved = draft.Add(draft.Multiply(z, scale), shift);
+  return {draft.Finish(draft.Add(draft.Do(Op::kSilu, {moved}), scale)), {2, 2}};
+}
+Joined ScaledByTheTime(int64_t size) {
+  Draft draft;
+  const ValueId z = draft.State(size), time = draft.Linear(draft.Time(), size);
+  const std::vector<program::Element> elements(static_cast<size_t>(size), {0, size - 1});
+  const ValueId scaled = draft.Multiply(time, draft.Arrange({draft.Do(Op::kExp, {z})}, elements));
+  std::vector<int32_t> together;
+  if (size > 1) together = {2};
+  return {draft.Finish(draft.Subtract(scaled, z)), together};
+}
 // The sum is read once more.
 Joined NoBranch(int64_t size) {
   Draft draft;
   const ValueId z = draft.State(size), sum = draft.Add(z, draft.Normal(size));
   return {draft.Finish(draft.Multiply(sum, draft.Do(Op::kGelu, {sum}))), {}};
+}
+
+std::vector<float> Numbers(int64_t n) {
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal;
+  std::vector<float> numbers(static_cast<size_t>(n));
+  for (float& x : numbers) x = normal(random);
+  return numbers;
 }
 
 // The outputs of all rows, with tangents, for which nothing is joined, or without.
@@ -122,8 +152,17 @@ std::vector<float> OutputsOf(const PackedProgram& packed, const ProgramKernels& 
   for (int64_t r = 0; r < rows; ++r)
     std::copy_n(states.data() + r * in.size, in.size, executor.Row(in, r));
   std::vector<RowContext> contexts(static_cast<size_t>(rows));
-  for (RowContext& context : contexts)
+  // What conditions would give.
+  const std::vector<float> said = Numbers(rows * packed.condition.row_floats);
+  for (int64_t r = 0; r < rows; ++r) {
+    RowContext& context = contexts[static_cast<size_t>(r)];
+    context.step = r;
     context.rows[static_cast<size_t>(Home::kConstant)] = packed.constants.data();
+    context.rows[static_cast<size_t>(Home::kTime)] =
+        packed.time_tables.data() + r * packed.time_floats;
+    context.rows[static_cast<size_t>(Home::kCondition)] =
+        said.data() + r * packed.condition.row_floats;
+  }
   executor.Run(contexts.data(), rows, {.columns = joined ? 0 : 1}, nullptr);
   const float* first = executor.Row(out, 0);
   return {first, first + rows * out.width};
@@ -141,10 +180,11 @@ TEST_P(JoinsTest, HaveTheBitsOfInstructionsOneByOne) {
   std::normal_distribution<float> normal(0, 10);
   for (const auto& make :
        {&SineThenCosine, &CosineThenSine, &SinesOfSeveral, &ProductAndSum, &Branch, &BranchOfASum,
-        &NoBranch, &ActivationAndSum, &TwiceAnActivation, &Scaled, &ScaledInTheSamePlace}) {
+        &NoBranch, &ActivationAndSum, &TwiceAnActivation, &Scaled, &ScaledInTheSamePlace,
+        &BranchBesideTheTime, &ProductsWithACondition, &ScaledByTheTime}) {
     for (const int64_t size : {1, 5, 16, 33, 64, 100}) {
       const Joined made = make(size);
-      const auto packed = PackProgram(made.program, 1, {}, {});
+      const auto packed = PackProgram(made.program, kMostRows, {}, {});
       ASSERT_TRUE(packed.ok()) << packed.status();
       std::vector<int32_t> together;
       for (const PackedInstruction& instruction : packed->state.instructions)
