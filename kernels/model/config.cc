@@ -412,11 +412,13 @@ bool AppliesTo(const ConfigKey& key, std::string_view model_type) {
   return std::find(families.begin(), families.end(), model_type) != families.end();
 }
 
-absl::Status CheckKnown(const nlohmann::json& object, std::span<const ConfigKey> keys) {
+absl::Status CheckKnown(const nlohmann::json& object, std::span<const ConfigKey> keys,
+                        Problems* problems) {
   for (const auto& member : object.items()) {
     const auto known = [&](const ConfigKey& key) { return key.name == member.key(); };
     if (std::any_of(keys.begin(), keys.end(), known)) continue;
-    return InvalidArgument("unknown key ", Quoted(member.key()), "; the keys are ", KeyNames(keys));
+    DEEPPCR_RETURN_IF_ERROR(problems->Add(
+        InvalidArgument("unknown key ", Quoted(member.key()), "; the keys are ", KeyNames(keys))));
   }
   return absl::OkStatus();
 }
@@ -478,7 +480,7 @@ absl::StatusOr<ModelConfig> ParseConfig(std::string_view json, std::span<const C
     return InvalidArgument("expected an object, got ", DescribeJson(object));
   }
   Problems problems(all != nullptr);
-  DEEPPCR_RETURN_IF_ERROR(problems.Add(CheckKnown(object, keys)));
+  DEEPPCR_RETURN_IF_ERROR(CheckKnown(object, keys, &problems));
   ModelConfig config;
   for (const ConfigKey& key : keys)
     DEEPPCR_RETURN_IF_ERROR(problems.Add(ReadKey(object, key, config)));

@@ -76,7 +76,8 @@ absl::Status ReadScheduler(const std::string& directory, const ModelLimits& limi
   if (IsThere(directory, kStepTableFile)) return ReadStepTable(directory, limits, model);
   DEEPPCR_ASSIGN_OR_RETURN(model.scheduler_file,
                            ReadFile(PathOf(directory, kSchedulerFile), limits.max_config_bytes));
-  absl::StatusOr<SchedulerConfig> scheduler = ParseSchedulerConfig(model.scheduler_file);
+  absl::StatusOr<SchedulerConfig> scheduler =
+      ParseSchedulerConfig(model.scheduler_file, SchedulerConfigKeys(), limits.all_problems);
   DEEPPCR_RETURN_IF_ERROR(WithContext(scheduler.status(), kSchedulerFile));
   model.scheduler = *std::move(scheduler);
   model.diffusion.form = FormOf(model.scheduler);
@@ -226,10 +227,13 @@ class FilesCheck {
 
   ModelFilesReport Run() {
     const bool known = Note(kConfigFile, [&] { return ReadConfig(directory_, limits_, model_); });
-    if (!known) return std::move(report_);
+    if (!known) {
+      NoteSchedulerAlone();
+      return std::move(report_);
+    }
     const ModelFamily* family = FindModelFamily(model_.config.model_type);
     const bool scheduled =
-        Note("", [&] { return ReadScheduler(directory_, limits_, *family, model_); });
+        Note(kSchedulerFile, [&] { return ReadScheduler(directory_, limits_, *family, model_); });
     if (family->load_program != nullptr &&
         !Note("", [&] { return family->load_program(directory_, limits_, model_); }))
       return std::move(report_);
@@ -243,6 +247,18 @@ class FilesCheck {
   }
 
  private:
+  // What is wrong with the scheduler's file whatever config.json says.
+  void NoteSchedulerAlone() {
+    if (!IsThere(directory_, kSchedulerFile)) return;
+    Note(kSchedulerFile, [&]() -> absl::Status {
+      DEEPPCR_ASSIGN_OR_RETURN(const std::string text, ReadFile(PathOf(directory_, kSchedulerFile),
+                                                                limits_.max_config_bytes));
+      return WithContext(
+          ParseSchedulerConfig(text, SchedulerConfigKeys(), limits_.all_problems).status(),
+          kSchedulerFile);
+    });
+  }
+
   // Notes what a step found, all of it where the step kept all. True if there was nothing.
   template <class Step>
   bool Note(std::string_view file, const Step& step) {

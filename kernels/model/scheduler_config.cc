@@ -91,7 +91,8 @@ absl::Status RefuseUnknown(std::string_view name) {
 // Keys that have no effect, as only other classes have them.
 absl::StatusOr<std::vector<std::string>> IgnoredKeys(const nlohmann::json& object,
                                                      std::span<const SchedulerConfigKey> keys,
-                                                     SchedulerClass scheduler_class) {
+                                                     SchedulerClass scheduler_class,
+                                                     Problems* problems) {
   std::vector<std::string> ignored;
   for (const auto& member : object.items()) {
     const std::string& name = member.key();
@@ -99,8 +100,10 @@ absl::StatusOr<std::vector<std::string>> IgnoredKeys(const nlohmann::json& objec
     const auto row = std::ranges::find(keys, name, &SchedulerConfigKey::name);
     if (row != keys.end() && AppliesTo(*row, scheduler_class)) continue;
     if (row == keys.end() &&
-        std::ranges::find(kKeysOfOtherClasses, name) == kKeysOfOtherClasses.end())
-      return RefuseUnknown(name);
+        std::ranges::find(kKeysOfOtherClasses, name) == kKeysOfOtherClasses.end()) {
+      DEEPPCR_RETURN_IF_ERROR(problems->Add(RefuseUnknown(name)));
+      continue;
+    }
     ignored.push_back(name);
   }
   return ignored;
@@ -213,7 +216,8 @@ std::string WithoutInfinity(std::string_view json) {
 }  // namespace
 
 absl::StatusOr<SchedulerConfig> ParseSchedulerConfig(std::string_view json,
-                                                     std::span<const SchedulerConfigKey> keys) {
+                                                     std::span<const SchedulerConfigKey> keys,
+                                                     Problems* all) {
   const std::string text = WithoutInfinity(json);
   const JsonLimits limits{.max_bytes = static_cast<int64_t>(text.size())};
   DEEPPCR_ASSIGN_OR_RETURN(nlohmann::json object, ParseJson(text, limits));
@@ -222,11 +226,19 @@ absl::StatusOr<SchedulerConfig> ParseSchedulerConfig(std::string_view json,
   }
   DEEPPCR_RETURN_IF_ERROR(DropDefaultedKeys(object));
   SchedulerConfig config;
-  for (const SchedulerConfigKey& key : keys) {
-    DEEPPCR_RETURN_IF_ERROR(ReadKey(object, key, config));
+  // What the other keys may be depends on the class.
+  DEEPPCR_RETURN_IF_ERROR(ReadKey(object, keys.front(), config));
+  Problems problems(all != nullptr);
+  for (const SchedulerConfigKey& key : keys.subspan(1))
+    DEEPPCR_RETURN_IF_ERROR(problems.Add(ReadKey(object, key, config)));
+  DEEPPCR_ASSIGN_OR_RETURN(config.ignored_keys,
+                           IgnoredKeys(object, keys, config.scheduler_class, &problems));
+  if (!problems.empty()) {
+    const absl::Status first = problems.status();
+    *all = std::move(problems);
+    return first;
   }
   DEEPPCR_RETURN_IF_ERROR(CheckAcrossKeys(config));
-  DEEPPCR_ASSIGN_OR_RETURN(config.ignored_keys, IgnoredKeys(object, keys, config.scheduler_class));
   return config;
 }
 

@@ -21,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/base/problems.h"
 
 namespace deeppcr {
 
@@ -140,9 +141,11 @@ std::string_view NameOf(VarianceType variance_type);
 std::string_view NameOf(DpmAlgorithm algorithm);
 
 // Reads and validates the file. The caller limits the size of the text. Thread-safe.
-// Errors: kInvalidArgument naming the key, what was expected, what came.
+// Errors: kInvalidArgument naming the key, what was expected, what came. With `all`, reads on after
+// a wrong key and leaves there what was wrong.
 absl::StatusOr<SchedulerConfig> ParseSchedulerConfig(
-    std::string_view json, std::span<const SchedulerConfigKey> keys = SchedulerConfigKeys());
+    std::string_view json, std::span<const SchedulerConfigKey> keys = SchedulerConfigKeys(),
+    Problems* all = nullptr);
 
 }  // namespace deeppcr
 

@@ -292,6 +292,29 @@ TEST_F(ReadDiffusionModelTest, NamesFilesAndKeyWhereConfigAndSchedulerDisagree) 
   ExpectRefused(files + "prediction_type: expected sample or v_prediction");
 }
 
+// Of both files, all that is wrong, also where one of them cannot be used at all.
+TEST_F(ReadDiffusionModelTest, AllIsSaidAtOnce) {
+  const std::vector<std::string> of_scheduler = {
+      "scheduler_config.json: prediction_type: expected one of",
+      "scheduler_config.json: unknown key \"beta_schedul\"",
+      "scheduler_config.json: unknown key \"clip\""};
+  WriteScheduler(R"({"_class_name":"DDIMScheduler","num_train_timesteps":8,)"
+                 R"("prediction_type":"eps","beta_schedul":"linear","clip":1})");
+  std::vector<std::string> expected = of_scheduler;
+  const auto expect_said = [&] {
+    const std::vector<std::string> said = CheckModelFiles(directory_.path(), {}).problems;
+    ASSERT_EQ(said.size(), expected.size());
+    for (size_t i = 0; i < said.size(); ++i)
+      EXPECT_EQ(said[i].substr(0, expected[i].size()), expected[i]);
+  };
+  expect_said();
+  WriteConfig("4", R"(,"num_inference_step":4,"state_dims":2,"max_batch_size":-1)");
+  expected = {"config.json: unknown key \"num_inference_step\"",
+              "config.json: unknown key \"state_dims\"", "config.json: max_batch_size: expected"};
+  expected.insert(expected.end(), of_scheduler.begin(), of_scheduler.end());
+  expect_said();
+}
+
 TEST_F(ReadDiffusionModelTest, NotesKeysOfOtherSchedulers) {
   std::vector<std::string> notes;
   EXPECT_TRUE(Read({.notes = &notes}).ok());
