@@ -120,6 +120,10 @@ class SolveSpace {
   virtual void Restart(int32_t num_samples) = 0;
   virtual int64_t Advance(int32_t num_samples, int64_t begin, int64_t end,
                           float* const* trajectories) = 0;
+  // Where Advance from here on leaves the sides of the kinks on which the units of each sample are,
+  // [L, System::side_bytes()]; null, as at first: nowhere. The array outlives these calls. For
+  // systems with side_bytes() > 0.
+  virtual void KeepSides(uint8_t* const* sides) { (void)sides; }
   // Steps of num_samples samples between two polls of their tokens: some hundred microseconds of
   // work.
   virtual int64_t StepsPerPoll(int32_t num_samples) const = 0;
@@ -189,6 +193,9 @@ class System {
     (void)limits;
     return absl::UnimplementedError("this backend has no backward pass");
   }
+  // Bytes of SolveSpace::KeepSides for a step of a sample, where backward spaces can do with them
+  // in place of the states; else 0.
+  virtual int64_t side_bytes() const { return 0; }
   // True where backward spaces fill BackwardSample::state_cotangents.
   virtual bool gives_state_cotangents() const { return false; }
   // Adds what samples give to the gradients of layers begin .. end - 1, counted from 0, one sample

@@ -37,7 +37,10 @@ struct BackwardLimits {
 struct BackwardSample {
   const SampleInput* input = nullptr;  // inputs, label; noise of a learned scale
   const float* states = nullptr;       // z_0..z_L [L + 1, D], finite
-  int64_t columns = 1;                 // m
+  // As SolveSpace::KeepSides has left them with these states, where the system has any; may be
+  // null.
+  const uint8_t* sides = nullptr;
+  int64_t columns = 1;  // m
   // Cotangents of the outputs [m, output_dim] and of z_L [m, D], whose effects add up; null: zero.
   const float* of_outputs = nullptr;
   const float* of_final = nullptr;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <type_traits>
 
 namespace deeppcr {
@@ -38,6 +39,8 @@ class AlignedBuffer {
   T* data() { return data_.get(); }
   const T* data() const { return data_.get(); }
   int64_t size() const { return size_; }
+  std::span<T> span() { return {data(), static_cast<size_t>(size_)}; }
+  std::span<const T> span() const { return {data(), static_cast<size_t>(size_)}; }
   T& operator[](int64_t i) { return data_.get()[i]; }
   const T& operator[](int64_t i) const { return data_.get()[i]; }
 

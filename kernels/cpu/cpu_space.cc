@@ -104,6 +104,8 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
     std::copy_n(initial_, num_samples * width_, current_);
   }
 
+  void KeepSides(uint8_t* const* sides) override { recurrence_->KeepSides(sides); }
+
   int64_t Advance(int32_t num_samples, int64_t begin, int64_t end,
                   float* const* trajectories) override {
     if (begin == 0 && trajectories != nullptr) {

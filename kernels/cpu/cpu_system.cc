@@ -55,6 +55,7 @@ class CpuSystem final : public System {
       const BackwardLimits& limits) const override {
     return NewCpuBackwardSpace(*packed_, limits);
   }
+  int64_t side_bytes() const override { return packed_->side_bytes(); }
   bool gives_state_cotangents() const override { return packed_->has_backward; }
   absl::Status AddParameterGradients(std::span<const ParameterSample> samples, int64_t begin,
                                      int64_t end, const ParameterSums& sums) const override {

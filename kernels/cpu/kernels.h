@@ -38,6 +38,19 @@ struct LayersView {
   Activation activation;
 };
 
+// Activations whose slopes are known from the sides of their kinks on which the units are.
+constexpr bool SideGivesSlope(Activation activation) {
+  return activation == Activation::kRelu || activation == Activation::kLeakyRelu;
+}
+// Bytes of the sides of a layer: bit i is set where the pre-activation of unit i is above zero.
+constexpr int64_t SideBytes(int64_t width) { return width < 8 ? 1 : width / 8; }
+
+// What steps leave behind, by sample. Either may be null.
+struct Traces {
+  float* const* states = nullptr;   // z_l at l D; those of a sample may be null
+  uint8_t* const* sides = nullptr;  // of layer l, counted from 0, at l SideBytes(W)
+};
+
 // Propagation of one sample through intervals.
 struct PropagateArgs {
   LayersView layers;
@@ -95,10 +108,11 @@ struct RetreatArgs {
   const float* zeros;       // [W]
   int64_t begin, end;
   int64_t samples, columns;
-  const float* const* states;  // by sample: z_0.. [L + 1, D]
-  float* g;                    // [samples, columns, W], in and out
-  float* const* deltas;        // by sample [L, D], or null, where columns == 1; may be null
-  float* scratch;              // RetreatScratchFloats
+  const float* const* states;   // by sample: z_0.. [L + 1, D]
+  const uint8_t* const* sides;  // by sample, as in Traces, in place of states; may be null
+  float* g;                     // [samples, columns, W], in and out
+  float* const* deltas;         // by sample [L, D], or null, where columns == 1; may be null
+  float* scratch;               // RetreatScratchFloats
 };
 // Layers whose slopes are computed together: they do not depend on the cotangents.
 inline constexpr int64_t kSlopesAhead = 8;
@@ -120,11 +134,10 @@ struct OuterArgs {
 };
 
 struct Kernels {
-  // Takes states [n, W] through steps (begin, end]; trajectories[b] + l * D receives z_l where that
-  // pointer is not null (trajectories itself may be). scratch [kSequentialGroup, W]. Returns the
+  // Takes states [n, W] through steps (begin, end]. scratch [kSequentialGroup, W]. Returns the
   // steps.
   int64_t (*advance)(const LayersView& layers, float* states, float* scratch, int32_t n,
-                     int64_t begin, int64_t end, float* const* trajectories);
+                     int64_t begin, int64_t end, Traces traces);
   // Returns the largest number of dependent steps.
   int64_t (*propagate)(const PropagateArgs& args);
   void (*apply)(const ApplyArgs& args);

@@ -52,6 +52,8 @@ class Recurrence {
   // Largest row sum of the absolute Jacobian of Decode at z.
   virtual double OutputAmplification(const float* z) = 0;
 
+  // See SolveSpace::KeepSides.
+  virtual void KeepSides(uint8_t* const* sides) { (void)sides; }
   // Takes states [n, W] of samples 0..n-1 through steps (begin, end]; trajectories[b] + l * D
   // receives z_l where that pointer is not null (trajectories itself may be). Returns the dependent
   // steps.
@@ -86,6 +88,9 @@ class PackedSystem {
     (void)limits;
     return nullptr;
   }
+
+  // See System::side_bytes.
+  virtual int64_t side_bytes() const { return 0; }
 
   // See System::AddParameterGradients.
   virtual absl::Status AddParameterGradients(std::span<const ParameterSample> samples,

@@ -26,9 +26,10 @@ int64_t BlockedPasses::Bytes(const System& system, const SystemShape& shape, int
   const int64_t of_group = system.SpaceBytes(ForwardLimits(shape)) / 2 +
                            system.BackwardSpaceBytes(LimitsBack(group)) / 2;
   const int64_t groups = (most_samples - 1) / group + 1;
-  if (of_group > std::numeric_limits<int64_t>::max() / 2 / groups)
+  const int64_t sides = most_samples * shape.num_steps * system.side_bytes();
+  if (of_group > std::numeric_limits<int64_t>::max() / 4 / groups)
     return std::numeric_limits<int64_t>::max();
-  return 2 * groups * of_group;
+  return 2 * groups * of_group + sides;
 }
 
 absl::StatusOr<std::unique_ptr<BlockedPasses>> BlockedPasses::Create(const System& system,
@@ -41,6 +42,10 @@ absl::StatusOr<std::unique_ptr<BlockedPasses>> BlockedPasses::Create(const Syste
     DEEPPCR_ASSIGN_OR_RETURN(each.forward, system.NewSpace(ForwardLimits(shape)));
     DEEPPCR_ASSIGN_OR_RETURN(each.backward, system.NewBackwardSpace(LimitsBack(group)));
     each.trajectories.resize(group);
+    if (system.side_bytes() == 0) continue;
+    for (int64_t b = 0; b < group; ++b)
+      each.sides.push_back(first + b < most_samples ? passes->SidesOf(first + b) : nullptr);
+    each.forward->KeepSides(each.sides.data());
   }
   return passes;
 }
@@ -90,6 +95,7 @@ absl::StatusOr<bool> BlockedPasses::Backward(std::span<const ParameterSample> sa
       const int64_t i = first + b;
       group.backward->Begin(b, {.input = &inputs_[i],
                                 .states = samples[i].states,
+                                .sides = SidesOf(i),
                                 .of_outputs = samples[i].decode_delta,
                                 .deltas = deltas.data() + i * steps * dim,
                                 .encode_delta = encode_deltas.data() + i * dim});

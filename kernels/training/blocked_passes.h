@@ -54,16 +54,28 @@ class BlockedPasses {
     std::unique_ptr<BackwardSpace> backward;
     int32_t samples = 0;  // of the last Forward
     std::vector<float*> trajectories;
+    std::vector<uint8_t*> sides;  // empty: the system has none
   };
 
   BlockedPasses(const System& system, const SystemShape& shape, int32_t group, int64_t most_samples)
-      : system_(system), shape_(shape), group_(group), inputs_(most_samples) {}
+      : system_(system),
+        shape_(shape),
+        group_(group),
+        sides_(most_samples * shape.num_steps * system.side_bytes()),
+        inputs_(most_samples) {}
+
+  // Those of a sample; null where the system has none.
+  uint8_t* SidesOf(int64_t sample) {
+    return sides_.empty() ? nullptr
+                          : sides_.data() + sample * shape_.num_steps * system_.side_bytes();
+  }
 
   absl::Status CheckStopped() const;
 
   const System& system_;
   const SystemShape shape_;
-  const int32_t group_;  // samples of a group, at most
+  const int32_t group_;         // samples of a group, at most
+  std::vector<uint8_t> sides_;  // of the last Forward, [n, L, side_bytes]
   std::vector<Group> groups_;
   std::vector<SampleInput> inputs_;  // of the last Forward
   const CancelToken* token_ = nullptr;

@@ -58,6 +58,8 @@ absl::StatusOr<std::unique_ptr<TrainingSystem>> TrainingSystem::Create(
 
 absl::Status TrainingSystem::Prepare(std::span<const float> parameters,
                                      const SystemOptions& options) {
+  if (!states_.ok() || !deltas_.ok())
+    return ResourceExhausted("the trajectories of ", kSamplesTogether, " samples do not fit");
   DEEPPCR_ASSIGN_OR_RETURN(SelectedBackends selected, SelectBackends(options.backend));
   const SystemSpec spec = layout_.SpecOf(parameters);
   backend_ = std::move(selected.backends.front().backend);
@@ -86,11 +88,11 @@ absl::Status TrainingSystem::Prepare(std::span<const float> parameters,
 }
 
 int64_t TrainingSystem::memory_bytes() const {
-  const size_t floats = states_.size() + deltas_.size() + encode_deltas_.size();
+  const int64_t floats = states_.size() + deltas_.size() + std::ssize(encode_deltas_);
   const int64_t of_passes = blocked_ != nullptr
                                 ? BlockedPasses::Bytes(*system_, shape_, kSamplesTogether)
                                 : runner_->memory_bytes() + backward_runner_->memory_bytes();
-  return static_cast<int64_t>(floats * sizeof(float)) + system_->memory_bytes() + of_passes;
+  return floats * int64_t{sizeof(float)} + system_->memory_bytes() + of_passes;
 }
 
 template <class Work>
@@ -122,11 +124,12 @@ absl::Status TrainingSystem::Forward(std::span<const float> inputs, std::span<co
   inputs_ = inputs;
   n_ = std::ssize(outputs) / shape_.output_dim;
   if (blocked_ != nullptr)
-    return blocked_->Forward({.num_samples = n_, .inputs = inputs}, token_, states_, outputs);
+    return blocked_->Forward({.num_samples = n_, .inputs = inputs}, token_, states_.span(),
+                             outputs);
   RunItem item = {
       .samples = {.num_samples = n_, .inputs = inputs, .initial_states = guesses},
       .outputs = outputs,
-      .trajectory = std::span(states_).first(n_ * (shape_.num_steps + 1) * shape_.state_dim),
+      .trajectory = states_.span().first(n_ * (shape_.num_steps + 1) * shape_.state_dim),
       .reports = std::span(reports_).first(n_),
       .token = token_};
   forward_.initial_guess = guesses.empty() ? InitialGuess::kConstant : InitialGuess::kPrevious;
@@ -158,7 +161,7 @@ absl::StatusOr<bool> TrainingSystem::Backward(std::span<const float> of_outputs,
     if (finite) return true;
   } else {
     DEEPPCR_ASSIGN_OR_RETURN(const bool finite,
-                             blocked_->Backward(samples, deltas_, encode_deltas_, sums));
+                             blocked_->Backward(samples, deltas_.span(), encode_deltas_, sums));
     if (finite) return true;
   }
   std::ranges::fill(gradients, 0.0F);
@@ -168,9 +171,9 @@ absl::StatusOr<bool> TrainingSystem::Backward(std::span<const float> of_outputs,
 absl::StatusOr<bool> TrainingSystem::FormDeltas(std::span<const float> of_outputs) {
   const int64_t dim = shape_.state_dim;
   BackwardItem item = {.samples = {.num_samples = n_, .inputs = inputs_},
-                       .states = std::span(states_).first(n_ * (shape_.num_steps + 1) * dim),
+                       .states = states_.span().first(n_ * (shape_.num_steps + 1) * dim),
                        .of_outputs = of_outputs,
-                       .deltas = std::span(deltas_).first(n_ * shape_.num_steps * dim),
+                       .deltas = deltas_.span().first(n_ * shape_.num_steps * dim),
                        .encode_deltas = std::span(encode_deltas_).first(n_ * dim),
                        .reports = std::span(backward_reports_).first(n_),
                        .token = token_};

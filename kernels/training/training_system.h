@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend/registry.h"
+#include "kernels/base/aligned_buffer.h"
 #include "kernels/base/cancel_token.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/solver/backward_runner.h"
@@ -74,7 +75,7 @@ class TrainingSystem {
   int64_t trajectory_size() const { return (shape_.num_steps + 1) * shape_.state_dim; }
   // The trajectory [L + 1, state_dim] of sample b of the last Forward.
   std::span<const float> TrajectoryOf(int64_t b) const {
-    return std::span(states_).subspan(b * trajectory_size(), trajectory_size());
+    return states_.span().subspan(b * trajectory_size(), trajectory_size());
   }
   // Adds to gradients [layout.size()] what the samples of the last Forward give, whose outputs have
   // the cotangents [n, output_dim]: one sample after another, whatever the number of threads. False
@@ -109,7 +110,8 @@ class TrainingSystem {
   // Of the last Forward.
   std::span<const float> inputs_;
   int64_t n_ = 0;
-  std::vector<float> states_, deltas_, encode_deltas_;
+  AlignedBuffer<float> states_, deltas_;  // of rows far apart, hence in large pages
+  std::vector<float> encode_deltas_;
   std::vector<SampleReport> reports_;
   std::vector<BackwardReport> backward_reports_;
   std::vector<ParameterSample> samples_;

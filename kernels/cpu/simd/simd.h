@@ -149,6 +149,30 @@ DEEPPCR_INLINE Vec<N> SelectGreater(Vec<N> a, Vec<N> b, Vec<N> x, Vec<N> y) {
   return {a.v > b.v ? x.v : y.v};
 }
 
+// Bit i: a_i > b_i.
+template <int N>
+DEEPPCR_INLINE uint32_t GreaterBits(Vec<N> a, Vec<N> b) {
+#if defined(__AVX512F__)
+  if constexpr (N == 16) return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ);
+#endif
+#if defined(__AVX2__)
+  if constexpr (N == 8)
+    return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a.v, b.v, _CMP_GT_OQ)));
+#endif
+  if constexpr (N == 4) return static_cast<uint32_t>(_mm_movemask_ps(_mm_cmpgt_ps(a.v, b.v)));
+}
+
+// Bit i ? x_i : y_i.
+template <int N>
+DEEPPCR_INLINE Vec<N> SelectBits(uint32_t bits, Vec<N> x, Vec<N> y) {
+#if defined(__AVX512F__)
+  if constexpr (N == 16) return {_mm512_mask_blend_ps(static_cast<__mmask16>(bits), y.v, x.v)};
+#endif
+  typename Vec<N>::Bits of_lane;
+  for (int i = 0; i < N; ++i) of_lane[i] = 1U << i;
+  return {(of_lane & bits) != 0U ? x.v : y.v};
+}
+
 // a == b ? x : y.
 template <int N>
 DEEPPCR_INLINE Vec<N> SelectEqual(Vec<N> a, Vec<N> b, Vec<N> x, Vec<N> y) {
@@ -190,6 +214,72 @@ DEEPPCR_INLINE Vec<N> BroadcastLane(Vec<N> a, int k) {
   if constexpr (N == 8) return {_mm256_permutevar8x32_ps(a.v, _mm256_set1_epi32(k))};
 #endif
   if constexpr (N == 4) return Broadcast<4>(a.v[k]);
+}
+
+// Four lanes at p, p + kStride, .. one after another.
+template <int N, int kStride>
+DEEPPCR_INLINE Vec<N> LoadFours(const float* p) {
+  const auto four = [p](int i) { return _mm_loadu_ps(p + i * kStride); };
+#if defined(__AVX512F__)
+  if constexpr (N == 16) {
+    const __m512 first = _mm512_zextps128_ps512(four(0));
+    const __m512 second = _mm512_maskz_insertf32x4(0xFFFF, first, four(1), 1);
+    const __m512 third = _mm512_maskz_insertf32x4(0xFFFF, second, four(2), 2);
+    return {_mm512_maskz_insertf32x4(0xFFFF, third, four(3), 3)};
+  }
+#endif
+#if defined(__AVX2__)
+  if constexpr (N == 8) return {_mm256_set_m128(four(1), four(0))};
+#endif
+  if constexpr (N == 4) return {four(0)};
+}
+
+// Lanes 4 k .. 4 k + 3 again and again.
+template <int N>
+DEEPPCR_INLINE Vec<N> RepeatFour(Vec<N> a, [[maybe_unused]] int k) {
+#if defined(__AVX512F__)
+  if constexpr (N == 16) {
+    const __m512i of_four = _mm512_set4_epi32(3, 2, 1, 0);
+    return {_mm512_maskz_permutexvar_ps(0xFFFF, of_four + _mm512_set1_epi32(4 * k), a.v)};
+  }
+#endif
+#if defined(__AVX2__)
+  if constexpr (N == 8)
+    return {k == 0 ? _mm256_permute2f128_ps(a.v, a.v, 0x00)
+                   : _mm256_permute2f128_ps(a.v, a.v, 0x11)};
+#endif
+  if constexpr (N == 4) return a;
+}
+
+// Of every four lanes the k-th, 0, 0, 0.
+template <int N>
+DEEPPCR_INLINE Vec<N> FirstOfFour(Vec<N> a, int k) {
+#if defined(__AVX512F__)
+  if constexpr (N == 16) return {_mm512_maskz_permutevar_ps(0x1111, a.v, _mm512_set1_epi32(k))};
+#endif
+#if defined(__AVX2__)
+  const float on = __builtin_bit_cast(float, 0xFFFFFFFFU);
+  if constexpr (N == 8)
+    return And<8>({_mm256_permutevar_ps(a.v, _mm256_set1_epi32(k))},
+                  {_mm256_setr_ps(on, 0, 0, 0, on, 0, 0, 0)});
+#endif
+  if constexpr (N == 4) return {_mm_setr_ps(a.v[k], 0, 0, 0)};
+}
+
+// Of every four lanes a0 + a1, a2 + a3, b0 + b1, b2 + b3.
+template <int N>
+DEEPPCR_INLINE Vec<N> AddPairs(Vec<N> a, Vec<N> b) {
+  constexpr int kEven = _MM_SHUFFLE(2, 0, 2, 0), kOdd = _MM_SHUFFLE(3, 1, 3, 1);
+#if defined(__AVX512F__)
+  if constexpr (N == 16)
+    return {_mm512_maskz_shuffle_ps(0xFFFF, a.v, b.v, kEven) +
+            _mm512_maskz_shuffle_ps(0xFFFF, a.v, b.v, kOdd)};
+#endif
+#if defined(__AVX2__)
+  if constexpr (N == 8)
+    return {_mm256_shuffle_ps(a.v, b.v, kEven) + _mm256_shuffle_ps(a.v, b.v, kOdd)};
+#endif
+  if constexpr (N == 4) return {_mm_shuffle_ps(a.v, b.v, kEven) + _mm_shuffle_ps(a.v, b.v, kOdd)};
 }
 
 // The larger and the smaller; a NaN in `a` is kept.

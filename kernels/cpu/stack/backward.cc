@@ -28,6 +28,7 @@ StackBackward::StackBackward(const PackedStack& stack, const BackwardLimits& lim
       decode_(ListOf(stack.decode), stack.shape.state_dim),
       scratch_(ScratchFloats(stack, limits)),
       states_(limits.samples),
+      sides_(limits.samples),
       deltas_(limits.samples) {}
 
 int64_t StackBackward::Bytes(const PackedStack& stack, const BackwardLimits& limits) {
@@ -64,9 +65,12 @@ int64_t StackBackward::Retreat(const RetreatPass& pass) {
 }
 
 int64_t StackBackward::RetreatThrough(const RetreatPass& pass) {
+  bool sides = true;
   for (int32_t b = 0; b < pass.num_samples; ++b) {
     const BackwardSample& sample = pass.samples[pass.first_sample + b];
     states_[b] = sample.states;
+    sides_[b] = sample.sides;
+    sides = sides && sample.sides != nullptr;
     deltas_[b] = sample.deltas;
   }
   return stack_.kernels.retreat({.layers = layers_,
@@ -77,6 +81,7 @@ int64_t StackBackward::RetreatThrough(const RetreatPass& pass) {
                                  .samples = pass.num_samples,
                                  .columns = pass.columns,
                                  .states = states_.data(),
+                                 .sides = sides ? sides_.data() : nullptr,
                                  .g = pass.g,
                                  .deltas = pass.results ? deltas_.data() : nullptr,
                                  .scratch = scratch_.data()});

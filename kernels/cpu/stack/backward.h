@@ -29,8 +29,10 @@ class StackBackward final : public BackwardRecurrence {
   const LayersView layers_;
   OuterBackward encode_, decode_;
   AlignedBuffer<float> scratch_;
-  std::vector<const float*> states_;  // by sample
-  std::vector<float*> deltas_;        // by sample
+  // By sample.
+  std::vector<const float*> states_;
+  std::vector<const uint8_t*> sides_;
+  std::vector<float*> deltas_;
 };
 
 }  // namespace deeppcr::cpu

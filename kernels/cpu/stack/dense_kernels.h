@@ -167,6 +167,7 @@ DEEPPCR_INLINE void PreActivationInRegisters(const LayersView& layers, int64_t s
 // What a step does after its pre-activations, read at run time. A branch for each is always
 // predicted, but keeps the compiler from moving one sample's instructions into another's.
 struct StepRuleOfLayers {
+  static constexpr bool kKeepsSides = false;  // see Traces
   template <int M, int N>
   static DEEPPCR_INLINE void Activate(const LayersView& layers, Vec<N> (&x)[M]) {
     DEEPPCR_CPU_ISA::Activate(layers.activation, x);
@@ -186,6 +187,7 @@ struct StepRuleOfLayers {
 // z + scale relu(a), known at compile time: the steps of deep ResNets. Eight samples in two fours,
 // one of which computes while the other's states are on their way from a store to a load.
 struct ReluResidualStep {
+  static constexpr bool kKeepsSides = false;
   static DEEPPCR_INLINE bool Describes(const LayersView& layers) {
     return layers.residual && layers.activation == Activation::kRelu;
   }
@@ -200,6 +202,11 @@ struct ReluResidualStep {
   static DEEPPCR_INLINE bool Residual(const LayersView&) { return true; }
   template <int W>
   static constexpr int kGroup = kSequentialGroup;
+};
+
+template <class Rule>
+struct KeepingSides : Rule {
+  static constexpr bool kKeepsSides = true;
 };
 
 // z_l of B samples from z_{l-1} and the pre-activations x, into `out` and `x`: THE primal step,

@@ -59,7 +59,8 @@ double StackRecurrence::OutputAmplification(const float*) {
 
 int64_t StackRecurrence::Advance(float* states, int32_t n, int64_t begin, int64_t end,
                                  float* const* trajectories) {
-  return stack_.kernels.advance(layers_, states, scratch_.data(), n, begin, end, trajectories);
+  return stack_.kernels.advance(layers_, states, scratch_.data(), n, begin, end,
+                                {.states = trajectories, .sides = sides_});
 }
 
 PassCount StackRecurrence::Propagate(const IntervalPass& pass) {

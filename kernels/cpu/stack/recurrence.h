@@ -18,6 +18,7 @@ class StackRecurrence final : public Recurrence {
   void Encode(int32_t sample, const SampleInput& input, float* z) override;
   void Decode(const float* z, float* outputs) override;
   double OutputAmplification(const float* z) override;
+  void KeepSides(uint8_t* const* sides) override { sides_ = sides; }
   int64_t Advance(float* states, int32_t n, int64_t begin, int64_t end,
                   float* const* trajectories) override;
   PassCount Propagate(const IntervalPass& pass) override;
@@ -27,6 +28,7 @@ class StackRecurrence final : public Recurrence {
  private:
   const PackedStack& stack_;
   const LayersView layers_;
+  uint8_t* const* sides_ = nullptr;
   AlignedBuffer<float> scratch_;  // the walker's, then [width of the output layer]
   float* decoded_;
 };

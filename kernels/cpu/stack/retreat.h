@@ -11,6 +11,7 @@
 // kink on which the states were computed.
 
 #include "kernels/cpu/stack/column_lanes.h"
+#include "kernels/cpu/stack/column_sums.h"
 #include "kernels/cpu/stack/dense_kernels.h"
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
@@ -34,15 +35,15 @@ class Retreater {
     ForBlocks([](int64_t, float* g, float* block) { Lanes::FromRows(g, block); });
     for (int64_t end = args_.end; end > args_.begin; end -= kSlopesAhead) {
       const int64_t begin = end - kSlopesAhead < args_.begin ? args_.begin : end - kSlopesAhead;
-      TakeStates(begin, end);
-      for (int64_t l = begin; l < end; ++l) SlopesOf(l, l - begin);
+      if (args_.sides == nullptr) TakeStates(begin, end);
       stages += end - begin;
-      if constexpr (Shape<W>::kInRegisters) {
+      if constexpr (Sums::kOffered) {
         if (rows_ == 1) {
           BackInRegisters(begin, end);
           continue;
         }
       }
+      AllSlopes(begin, end);
       for (int64_t l = end - 1; l >= begin; --l)
         Back(l, slopes_ + (l - begin) * args_.samples * width());
     }
@@ -52,6 +53,7 @@ class Retreater {
 
  private:
   using Lanes = ColumnLanes<W>;
+  using Sums = ColumnSums<W>;
   static constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors;
 
   // Known to the compiler, where it is a constant: as a member it would be read again, and the
@@ -92,6 +94,48 @@ class Retreater {
     int64_t b = 0;
     for (; b + B <= samples; b += B) SlopesOfSamples<B>(layer, in + b * width(), out + b * width());
     for (; b < samples; ++b) SlopesOfSamples<1>(layer, in + b * width(), out + b * width());
+  }
+
+  DEEPPCR_INLINE void AllSlopes(int64_t begin, int64_t end) {
+    if (args_.sides != nullptr) {
+      for (int64_t l = begin; l < end; ++l) SlopesOfSides(l, l - begin);
+      return;
+    }
+    if constexpr (Sums::kOffered) {
+      if (args_.samples == 1 && in_lanes_ < args_.columns) {
+        for (int64_t l = begin; l < end; ++l) SlopesByTransposed(l, l - begin);
+        return;
+      }
+    }
+    for (int64_t l = begin; l < end; ++l) SlopesOf(l, l - begin);
+  }
+
+  // SlopesOf from pre-activations that are known to be above zero or not.
+  DEEPPCR_INLINE void SlopesOfSides(int64_t l, int64_t at) {
+    constexpr int64_t kBytes = SideBytes(V * N);
+    const LayersView layer = LayerAlone(l);
+    for (int64_t b = 0; b < args_.samples; ++b) {
+      const uint8_t* sides = args_.sides[b] + l * SideBytes(width());
+      float* out = slopes_ + (at * args_.samples + b) * width();
+      for (int64_t first = 0; first < width(); first += V * N) {
+        uint64_t bits = 0;
+        __builtin_memcpy(&bits, sides + first / 8, kBytes);
+        Vec<N> x[V];
+        for (int v = 0; v < V; ++v)
+          x[v] = SelectBits(static_cast<uint32_t>(bits >> (v * N)), Broadcast<N>(1.0F),
+                            Broadcast<N>(-1.0F));
+        FinishSlopes<W, 1, Rule>(layer, first, x, out);
+      }
+    }
+  }
+
+  // SlopesOf for one sample by the transposed layer, whose weights its cotangents take, too.
+  DEEPPCR_INLINE void SlopesByTransposed(int64_t l, int64_t at) {
+    Vec<N> z[V], x[V];
+    for (int v = 0; v < V; ++v) z[v] = Load<N>(states_ + at * width() + v * N);
+    const LayersView layer = LayerAlone(l);
+    Sums::template Multiply<true>(args_.transposed + l * width() * width(), layer.biases, z, x);
+    FinishSlopes<W, 1, Rule>(layer, 0, x, slopes_ + at * width());
   }
 
   // A layer as the first one of a view of its own, which the compiler knows that no store changes.
@@ -181,13 +225,19 @@ class Retreater {
     Vec<N> g[V];
     for (int v = 0; v < V; ++v) g[v] = Load<N>(args_.g + v * N);
     for (int64_t l = end - 1; l >= begin; --l) {
+      if (args_.sides == nullptr) {
+        SlopesOf(l, l - begin);
+      } else {
+        SlopesOfSides(l, l - begin);
+      }
       Vec<N> delta[V], x[V];
       for (int v = 0; v < V; ++v) {
         delta[v] = Load<N>(slopes_ + (l - begin) * width() + v * N) * g[v];
         Store(deltas_ + v * N, delta[v]);
       }
       GiveDeltas(l);
-      PreActivationInRegisters<W>(Transposed(l), 0, deltas_, delta, x);
+      Sums::template Multiply<false>(args_.layers.weights + l * width() * width(), nullptr, delta,
+                                     x);
       for (int v = 0; v < V; ++v) g[v] = Rule::Residual(args_.layers) ? g[v] + x[v] : x[v];
     }
     for (int v = 0; v < V; ++v) Store(args_.g + v * N, g[v]);

@@ -21,6 +21,8 @@ struct PackedStack final : public PackedSystem {
   std::unique_ptr<BackwardRecurrence> NewBackwardRecurrence(
       const BackwardLimits& limits) const override;
 
+  int64_t side_bytes() const override { return SideGivesSlope(activation) ? SideBytes(width) : 0; }
+
   absl::Status AddParameterGradients(std::span<const ParameterSample> samples, int64_t begin,
                                      int64_t end, const ParameterSums& sums) const override;
 

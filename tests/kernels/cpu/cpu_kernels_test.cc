@@ -103,8 +103,8 @@ TEST_P(CpuStepsTest, AdvanceEqualsTheReferenceStepByStep) {
       AlignedBuffer<float> state = RandomRows(1), scratch(cpu::kSequentialGroup * width_);
       for (int64_t l = 1; l <= 6; ++l) {
         const Vector before = Doubles(state.data(), dim_);
-        EXPECT_EQ(
-            kernels_.advance(layers.view(), state.data(), scratch.data(), 1, l - 1, l, nullptr), 1);
+        EXPECT_EQ(kernels_.advance(layers.view(), state.data(), scratch.data(), 1, l - 1, l, {}),
+                  1);
         const Vector want = reference::Step(system.spec(), l, before);
         // A step takes sums of D terms of size one, then an activation with a slope of at most one.
         const double bound = (2 * static_cast<double>(dim_) + 16) * kUnit * (1 + Largest(before));
@@ -144,12 +144,12 @@ TEST_P(CpuStepsTest, AdvanceOfManySamplesEqualsOneByOne) {
       std::vector<float*> trajectories(n);
       for (int32_t b = 0; b < n; ++b) trajectories[b] = b % 3 == 1 ? nullptr : states[b].data();
       EXPECT_EQ(kernels_.advance(layers.view(), together.data(), scratch.data(), n, 0, 17,
-                                 trajectories.data()),
+                                 {.states = trajectories.data()}),
                 17);
       for (int32_t b = 0; b < n; ++b) {
         std::copy_n(initial.data() + b * width_, width_, alone.data());
         for (int64_t l = 0; l < 17; ++l) {  // one step at a time, without a trajectory
-          kernels_.advance(layers.view(), alone.data(), scratch.data(), 1, l, l + 1, nullptr);
+          kernels_.advance(layers.view(), alone.data(), scratch.data(), 1, l, l + 1, {});
           if (trajectories[b] == nullptr) continue;
           ASSERT_TRUE(SameNumbers(alone.data(), states[b].data() + (l + 1) * dim_, dim_)) << l;
         }
@@ -174,7 +174,7 @@ TEST_P(CpuStepsTest, PropagatedStatesHaveTheBitsOfAdvance) {
           for (int64_t p = 0; p < buffers.num_intervals(); ++p) {
             std::copy_n(buffers.State(p), width_, state.data());
             kernels_.advance(layers.view(), state.data(), scratch.data(), 1, p * interval,
-                             std::min<int64_t>((p + 1) * interval, 11), nullptr);
+                             std::min<int64_t>((p + 1) * interval, 11), {});
             ASSERT_TRUE(SameBits(state.data(), buffers.Propagated(p), width_)) << "interval " << p;
           }
         }

@@ -132,18 +132,22 @@ INSTANTIATE_TEST_SUITE_P(Stacks, TrainingGradientsTest,
                                   std::to_string(test.param.dim);
                          });
 
+// One thread takes slopes of rectifiers from sides that forward has kept, several from the states.
 TEST(TrainingSystemTest, GivesTheSameBitsWithAnyNumberOfThreads) {
-  const ModelConfig config = ConfigOf("resnet", Activation::kTanh, 70, 9);
-  const ParameterLayout layout = ParameterLayout::Of(config).value();
-  const std::vector<float> parameters = RandomParameters(layout);
-  for (const int64_t samples : {64, 13, 1}) {
-    const Dataset data = RandomData(samples, true);
-    for (const BackwardWay way : {BackwardWay::kSequential, BackwardWay::kParallel}) {
-      const auto with = [&](int threads) {
-        return GradientOf(layout, parameters, data, {.num_threads = threads, .way = way});
-      };
-      const std::vector<float> one = with(1);
-      for (const int threads : {2, 3, 8}) EXPECT_EQ(with(threads), one) << threads;
+  for (const Activation activation :
+       {Activation::kTanh, Activation::kRelu, Activation::kLeakyRelu}) {
+    const ModelConfig config = ConfigOf("resnet", activation, 70, 9);
+    const ParameterLayout layout = ParameterLayout::Of(config).value();
+    const std::vector<float> parameters = RandomParameters(layout);
+    for (const int64_t samples : {64, 13, 1}) {
+      const Dataset data = RandomData(samples, true);
+      for (const BackwardWay way : {BackwardWay::kSequential, BackwardWay::kParallel}) {
+        const auto with = [&](int threads) {
+          return GradientOf(layout, parameters, data, {.num_threads = threads, .way = way});
+        };
+        const std::vector<float> one = with(1);
+        for (const int threads : {2, 3, 8}) EXPECT_EQ(with(threads), one) << threads;
+      }
     }
   }
 }

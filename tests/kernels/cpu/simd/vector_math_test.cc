@@ -195,7 +195,7 @@ TEST_P(VectorMathTest, EveryVectorWidthGivesTheSameBits) {
       int64_t different = 0;
       for (size_t begin = 0; begin < points.size(); begin += states.size()) {
         std::copy_n(points.data() + begin, states.size(), states.data());
-        set().kernels(dim).advance(layers.view(), states.data(), scratch.data(), 8, 0, 1, nullptr);
+        set().kernels(dim).advance(layers.view(), states.data(), scratch.data(), 8, 0, 1, {});
         for (int64_t i = 0; i < states.size(); ++i) different += !(states[i] == want[begin + i]);
       }
       EXPECT_EQ(different, 0) << NameOf(accuracy.activation) << " at width " << dim;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -26,7 +27,10 @@ class RetreatTest : public CpuKernelsTest {
   // A stack, its states from random inputs, and where they are.
   void Solve(const StepKind& kind, int64_t samples) {
     system_.emplace(NewSystem(kSteps, kind.residual, kind.activation));
-    layers_ = std::make_unique<PackedLayers>(system_->spec());
+    Solve(system_->spec(), samples);
+  }
+  void Solve(const DenseStackSpec& spec, int64_t samples) {
+    layers_ = std::make_unique<PackedLayers>(spec);
     const cpu::LayersView& view = layers_->view();
     transposed_ = AlignedBuffer<float>(kSteps * width_ * width_);
     for (int64_t l = 0; l < kSteps; ++l)
@@ -40,18 +44,41 @@ class RetreatTest : public CpuKernelsTest {
       std::copy_n(inputs.data() + b * width_, width_, state.data());
       std::copy_n(state.data(), dim_, states_[b].data());
       float* trajectory = states_[b].data();
-      kernels_.advance(view, state.data(), scratch.data(), 1, 0, kSteps, &trajectory);
+      kernels_.advance(view, state.data(), scratch.data(), 1, 0, kSteps, {.states = &trajectory});
     }
   }
 
+  // Solves all samples together for their sides, which become those of `sides_`; the states must be
+  // those that Solve has found one by one.
+  void KeepSides() {
+    const auto samples = std::ssize(states_);
+    const cpu::LayersView& view = layers_->view();
+    AlignedBuffer<float> rows(samples * width_), scratch(cpu::kSequentialGroup * width_);
+    sides_.assign(samples, std::vector<uint8_t>(kSteps * cpu::SideBytes(width_), 0x55));
+    auto states = states_;
+    std::vector<float*> trajectories;
+    std::vector<uint8_t*> sides;
+    for (int64_t b = 0; b < samples; ++b) {
+      std::copy_n(states_[b].data(), dim_, rows.data() + b * width_);
+      std::fill(states[b].begin() + dim_, states[b].end(), 0.0F);
+      trajectories.push_back(states[b].data());
+      sides.push_back(sides_[b].data());
+    }
+    kernels_.advance(view, rows.data(), scratch.data(), static_cast<int32_t>(samples), 0, kSteps,
+                     {.states = trajectories.data(), .sides = sides.data()});
+    ASSERT_EQ(states, states_);
+  }
+
   // Takes the cotangents g of samples from `first` on through steps (begin, end], of which the
-  // deltas of every third sample are not wanted.
+  // deltas of every third sample are not wanted; by their sides alone where there are any.
   void Take(int64_t first, int64_t samples, int64_t columns, int64_t begin, int64_t end,
             Retreated* out) {
     std::vector<const float*> states;
+    std::vector<const uint8_t*> sides;
     std::vector<float*> deltas;
     for (int64_t b = 0; b < samples; ++b) {
-      states.push_back(states_[first + b].data());
+      states.push_back(sides_.empty() ? states_[first + b].data() : nullptr);
+      if (!sides_.empty()) sides.push_back(sides_[first + b].data());
       deltas.push_back((first + b) % 3 == 1 ? nullptr : out->deltas[first + b].data());
     }
     const AlignedBuffer<float> zeros(width_);
@@ -64,6 +91,7 @@ class RetreatTest : public CpuKernelsTest {
                       .samples = samples,
                       .columns = columns,
                       .states = states.data(),
+                      .sides = sides.empty() ? nullptr : sides.data(),
                       .g = out->g.data() + first * columns * width_,
                       .deltas = columns == 1 ? deltas.data() : nullptr,
                       .scratch = scratch.data()});
@@ -80,6 +108,7 @@ class RetreatTest : public CpuKernelsTest {
   std::unique_ptr<PackedLayers> layers_;
   AlignedBuffer<float> transposed_;
   std::vector<std::vector<float>> states_;
+  std::vector<std::vector<uint8_t>> sides_;  // empty: states are handed in
 };
 
 TEST_P(RetreatTest, ManySamplesAreOneByOneAndPiecesAreTheWhole) {
@@ -99,6 +128,53 @@ TEST_P(RetreatTest, ManySamplesAreOneByOneAndPiecesAreTheWhole) {
             << samples << " samples, " << columns << " columns";
         ASSERT_EQ(together.deltas, alone.deltas);
         ExpectPaddingZero(together.g.data(), samples * columns, "g");
+      }
+    }
+  }
+}
+
+// A unit of each layer depends on no input: it is at its kink, or so near to it that the state
+// shows no trace of its side.
+struct KinkedStack {
+  explicit KinkedStack(const DenseStackSpec& from)
+      : weights(from.weights.begin(), from.weights.end()),
+        biases(from.biases.begin(), from.biases.end()),
+        spec(from) {
+    constexpr float kLeast = std::numeric_limits<float>::denorm_min();
+    constexpr float kBiases[] = {0.0F, -0.0F, kLeast, -kLeast, 1e-30F};
+    for (int64_t l = 0; l < from.num_steps; ++l) {
+      const int64_t row = l * from.state_dim + l % from.state_dim;
+      std::fill_n(weights.begin() + row * from.state_dim, from.state_dim, 0.0F);
+      biases[row] = kBiases[(l + l / from.state_dim) % std::size(kBiases)];
+    }
+    spec.weights = weights;
+    spec.biases = biases;
+  }
+  std::vector<float> weights, biases;
+  DenseStackSpec spec;
+};
+
+TEST_P(RetreatTest, SidesStandForStates) {
+  for (const StepKind& kind : {StepKind{true, Activation::kRelu},
+                               {false, Activation::kRelu},
+                               {true, Activation::kLeakyRelu},
+                               {false, Activation::kLeakyRelu}}) {
+    const RandomSystem system = NewSystem(kSteps, kind.residual, kind.activation);
+    const KinkedStack kinked(system.spec());
+    for (const int64_t samples : {1, 2, 3, 6, 7, 8, 9, 13}) {
+      sides_.clear();
+      Solve(kinked.spec, samples);
+      for (const int64_t columns : {1, 3}) {
+        sides_.clear();
+        const AlignedBuffer<float> g = RandomRows(samples * columns);
+        Retreated by_states = Begin(g, samples), by_sides = Begin(g, samples);
+        Take(0, samples, columns, 0, kSteps, &by_states);
+        ASSERT_NO_FATAL_FAILURE(KeepSides());
+        Take(0, samples, columns, 5, kSteps, &by_sides);
+        Take(0, samples, columns, 0, 5, &by_sides);
+        ASSERT_TRUE(SameBits(by_sides.g.data(), by_states.g.data(), samples * columns * width_))
+            << samples << " samples, " << columns << " columns";
+        ASSERT_EQ(by_sides.deltas, by_states.deltas);
       }
     }
   }
