@@ -120,9 +120,9 @@ class SolveSpace {
   virtual void Restart(int32_t num_samples) = 0;
   virtual int64_t Advance(int32_t num_samples, int64_t begin, int64_t end,
                           float* const* trajectories) = 0;
-  // Where Advance from here on leaves the sides of the kinks on which the units of each sample are,
-  // [L, System::side_bytes()]; null, as at first: nowhere. The array outlives these calls. For
-  // systems with side_bytes() > 0.
+  // Of a space without the iterative mode: where Advance from here on leaves the sides of the kinks
+  // on which the units of each sample are, [L, System::side_bytes()]; null, as at first: nowhere.
+  // The array outlives these calls. For systems with side_bytes() > 0.
   virtual void KeepSides(uint8_t* const* sides) { (void)sides; }
   // Steps of num_samples samples between two polls of their tokens: some hundred microseconds of
   // work.

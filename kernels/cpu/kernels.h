@@ -43,7 +43,9 @@ constexpr bool SideGivesSlope(Activation activation) {
   return activation == Activation::kRelu || activation == Activation::kLeakyRelu;
 }
 // Bytes of the sides of a layer: bit i is set where the pre-activation of unit i is above zero.
-constexpr int64_t SideBytes(int64_t width) { return width < 8 ? 1 : width / 8; }
+__attribute__((always_inline)) constexpr int64_t SideBytes(int64_t width) {
+  return width < 8 ? 1 : width / 8;
+}
 
 // What steps leave behind, by sample. Either may be null.
 struct Traces {
@@ -114,7 +116,8 @@ struct RetreatArgs {
   float* const* deltas;         // by sample [L, D], or null, where columns == 1; may be null
   float* scratch;               // RetreatScratchFloats
 };
-// Layers whose slopes are computed together: they do not depend on the cotangents.
+// Layers whose states are taken together, and whose slopes are computed together, as they do not
+// depend on the cotangents; of one cotangent in registers the slopes are computed beside it.
 inline constexpr int64_t kSlopesAhead = 8;
 constexpr int64_t RetreatScratchFloats(int64_t width, int64_t samples, int64_t columns) {
   return (2 * kSlopesAhead * samples + samples * columns) * width;

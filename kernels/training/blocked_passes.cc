@@ -26,10 +26,9 @@ int64_t BlockedPasses::Bytes(const System& system, const SystemShape& shape, int
   const int64_t of_group = system.SpaceBytes(ForwardLimits(shape)) / 2 +
                            system.BackwardSpaceBytes(LimitsBack(group)) / 2;
   const int64_t groups = (most_samples - 1) / group + 1;
-  const int64_t sides = most_samples * shape.num_steps * system.side_bytes();
-  if (of_group > std::numeric_limits<int64_t>::max() / 4 / groups)
+  if (of_group > std::numeric_limits<int64_t>::max() / 2 / groups)
     return std::numeric_limits<int64_t>::max();
-  return 2 * groups * of_group + sides;
+  return 2 * groups * of_group;
 }
 
 absl::StatusOr<std::unique_ptr<BlockedPasses>> BlockedPasses::Create(const System& system,
@@ -37,6 +36,8 @@ absl::StatusOr<std::unique_ptr<BlockedPasses>> BlockedPasses::Create(const Syste
                                                                      int64_t most_samples) {
   const int32_t group = SamplesOfGroup(system);
   std::unique_ptr<BlockedPasses> passes(new BlockedPasses(system, shape, group, most_samples));
+  if (!passes->sides_.ok())
+    return absl::ResourceExhaustedError("the sides of the units of all layers do not fit");
   for (int64_t first = 0; first < most_samples; first += group) {
     Group& each = passes->groups_.emplace_back();
     DEEPPCR_ASSIGN_OR_RETURN(each.forward, system.NewSpace(ForwardLimits(shape)));

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend/backend.h"
+#include "kernels/base/aligned_buffer.h"
 #include "kernels/base/cancel_token.h"
 #include "kernels/solver/sample_inputs.h"
 
@@ -26,14 +27,17 @@ class BlockedPasses {
   // Layers that all samples take before the next ones.
   static constexpr int64_t kLayers = 32;
 
-  // Memory for so many samples, which is that of a space for each few of them: much where layers
-  // are wide, whose weights fill the caches anyway.
+  // Memory of the spaces for so many samples, one for each few of them: much where layers are wide,
+  // whose weights fill the caches anyway.
   static int64_t Bytes(const System& system, const SystemShape& shape, int64_t most_samples);
   // For at most so many samples at a time. `system` outlives this. Errors: as System::NewSpace and
   // NewBackwardSpace.
   static absl::StatusOr<std::unique_ptr<BlockedPasses>> Create(const System& system,
                                                                const SystemShape& shape,
                                                                int64_t most_samples);
+
+  // Bytes of the sides of all samples, beside the spaces.
+  int64_t side_bytes() const { return sides_.size(); }
 
   // Outputs [n, output_dim] and states [n, L + 1, D] of the samples; values that overflow are among
   // them. Errors: kCancelled once the token, which may be null, has fired.
@@ -66,16 +70,16 @@ class BlockedPasses {
 
   // Those of a sample; null where the system has none.
   uint8_t* SidesOf(int64_t sample) {
-    return sides_.empty() ? nullptr
-                          : sides_.data() + sample * shape_.num_steps * system_.side_bytes();
+    const int64_t bytes = shape_.num_steps * system_.side_bytes();
+    return bytes == 0 ? nullptr : sides_.data() + sample * bytes;
   }
 
   absl::Status CheckStopped() const;
 
   const System& system_;
   const SystemShape shape_;
-  const int32_t group_;         // samples of a group, at most
-  std::vector<uint8_t> sides_;  // of the last Forward, [n, L, side_bytes]
+  const int32_t group_;           // samples of a group, at most
+  AlignedBuffer<uint8_t> sides_;  // of the last Forward, [n, L, side_bytes]
   std::vector<Group> groups_;
   std::vector<SampleInput> inputs_;  // of the last Forward
   const CancelToken* token_ = nullptr;

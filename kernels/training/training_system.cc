@@ -89,9 +89,10 @@ absl::Status TrainingSystem::Prepare(std::span<const float> parameters,
 
 int64_t TrainingSystem::memory_bytes() const {
   const int64_t floats = states_.size() + deltas_.size() + std::ssize(encode_deltas_);
-  const int64_t of_passes = blocked_ != nullptr
-                                ? BlockedPasses::Bytes(*system_, shape_, kSamplesTogether)
-                                : runner_->memory_bytes() + backward_runner_->memory_bytes();
+  const int64_t of_passes =
+      blocked_ != nullptr
+          ? BlockedPasses::Bytes(*system_, shape_, kSamplesTogether) + blocked_->side_bytes()
+          : runner_->memory_bytes() + backward_runner_->memory_bytes();
   return floats * int64_t{sizeof(float)} + system_->memory_bytes() + of_passes;
 }
 

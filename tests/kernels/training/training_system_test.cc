@@ -152,6 +152,53 @@ TEST(TrainingSystemTest, GivesTheSameBitsWithAnyNumberOfThreads) {
   }
 }
 
+// What a system keeps of a forward is that of the last one, whatever came before it.
+TEST(TrainingSystemTest, GoesBackThroughTheLastForwardOfMany) {
+  struct Turn {
+    int64_t samples;
+    bool packs, goes_back;
+  };
+  constexpr Turn kTurns[] = {{64, true, true}, {13, false, true}, {40, false, false},
+                             {3, true, true},  {64, false, true}, {9, false, true},
+                             {9, true, true},  {64, true, false}, {1, false, true}};
+  for (const Activation activation : {Activation::kRelu, Activation::kLeakyRelu}) {
+    const ParameterLayout layout =
+        ParameterLayout::Of(ConfigOf("resnet", activation, 70, 9)).value();
+    std::vector<float> parameters = RandomParameters(layout);
+    const auto system_of = [&](int threads) {
+      return TrainingSystem::Create(layout, parameters, {.num_threads = threads}).value();
+    };
+    const auto blocked = system_of(1), plain = system_of(2);
+    ASSERT_EQ(blocked->samples_together(), TrainingSystem::kSamplesTogether);
+    std::mt19937_64 random(5);
+    std::normal_distribution<float> normal;
+    const auto fill = [&](std::vector<float>* values) {
+      for (float& value : *values) value = normal(random);
+    };
+    for (const Turn& turn : kTurns) {
+      std::vector<float> inputs(turn.samples * 5), of_outputs(turn.samples * 3);
+      fill(&inputs);
+      fill(&of_outputs);
+      if (turn.packs) {
+        for (float& value : parameters) value *= 1 + 0.1F * normal(random);
+      }
+      const auto gradient_by = [&](TrainingSystem& system) {
+        std::vector<float> outputs(of_outputs.size()), gradient(layout.size());
+        TrainingSystem::ForwardCounts counts;
+        if (turn.packs) {
+          EXPECT_TRUE(system.Pack(parameters).ok());
+        }
+        EXPECT_TRUE(system.Forward(inputs, {}, outputs, &counts).ok());
+        if (turn.goes_back) {
+          EXPECT_TRUE(system.Backward(of_outputs, gradient).value());
+        }
+        return gradient;
+      };
+      EXPECT_EQ(gradient_by(*blocked), gradient_by(*plain)) << turn.samples;
+    }
+  }
+}
+
 // Widths that are padded, and one that is not.
 TEST(TrainingSystemTest, TakesOtherWeightsToTheBitsOfANewSystem) {
   for (const std::string backend : {"reference", "cpu"}) {

@@ -48,6 +48,12 @@ class RetreatTest : public CpuKernelsTest {
     }
   }
 
+  static AlignedBuffer<float> Copy(const AlignedBuffer<float>& from) {
+    AlignedBuffer<float> copy(from.size());
+    std::copy_n(from.data(), from.size(), copy.data());
+    return copy;
+  }
+
   // Solves all samples together for their sides, which become those of `sides_`; the states must be
   // those that Solve has found one by one.
   void KeepSides() {
@@ -64,9 +70,16 @@ class RetreatTest : public CpuKernelsTest {
       trajectories.push_back(states[b].data());
       sides.push_back(sides_[b].data());
     }
+    const AlignedBuffer<float> first = Copy(rows);
     kernels_.advance(view, rows.data(), scratch.data(), static_cast<int32_t>(samples), 0, kSteps,
                      {.states = trajectories.data(), .sides = sides.data()});
     ASSERT_EQ(states, states_);
+    const auto beside_states = sides_;
+    for (auto& each : sides_) std::ranges::fill(each, uint8_t{0xAA});
+    rows = Copy(first);
+    kernels_.advance(view, rows.data(), scratch.data(), static_cast<int32_t>(samples), 0, kSteps,
+                     {.sides = sides.data()});
+    ASSERT_EQ(sides_, beside_states);
   }
 
   // Takes the cotangents g of samples from `first` on through steps (begin, end], of which the
@@ -98,8 +111,7 @@ class RetreatTest : public CpuKernelsTest {
   }
 
   Retreated Begin(const AlignedBuffer<float>& g, int64_t samples) const {
-    Retreated begun = {AlignedBuffer<float>(g.size()), {}};
-    std::copy_n(g.data(), g.size(), begun.g.data());
+    Retreated begun = {Copy(g), {}};
     begun.deltas.assign(samples, std::vector<float>(kSteps * dim_));
     return begun;
   }
@@ -164,7 +176,7 @@ TEST_P(RetreatTest, SidesStandForStates) {
     for (const int64_t samples : {1, 2, 3, 6, 7, 8, 9, 13}) {
       sides_.clear();
       Solve(kinked.spec, samples);
-      for (const int64_t columns : {1, 3}) {
+      for (const int64_t columns : {1, 3, 18}) {
         sides_.clear();
         const AlignedBuffer<float> g = RandomRows(samples * columns);
         Retreated by_states = Begin(g, samples), by_sides = Begin(g, samples);
