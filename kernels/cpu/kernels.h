@@ -136,6 +136,15 @@ struct OuterArgs {
   float* bias;
 };
 
+// out [width] = bias + W in, summed in double; in [cols], weights [cols, width].
+struct OuterLayerArgs {
+  int64_t width, cols;
+  const float* weights;
+  const float* bias;
+  const float* in;
+  float* out;
+};
+
 struct Kernels {
   // Takes states [n, W] through steps (begin, end]. scratch [kSequentialGroup, W]. Returns the
   // steps.
@@ -152,6 +161,7 @@ struct Kernels {
   // x[i] <- act'(x[i]); count is a multiple of 4.
   void (*differentiate)(Activation activation, float* x, int64_t count);
   void (*add_outers)(const OuterArgs& args);
+  void (*sum_columns)(const OuterLayerArgs& args);
   // out[k] = column k of a matrix [count (column), width] times x [width].
   void (*dots)(const float* matrix, int64_t width, int64_t count, const float* x, float* out);
 };

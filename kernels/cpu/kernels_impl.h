@@ -7,6 +7,7 @@
 #include "kernels/cpu/simd/rounding_source.h"
 #include "kernels/cpu/simd/slope_near.h"
 #include "kernels/cpu/stack/dense_kernels.h"
+#include "kernels/cpu/stack/outer_layers.h"
 #include "kernels/cpu/stack/outer_products.h"
 #include "kernels/cpu/stack/retreat.h"
 #include "kernels/iteration/pass.h"
@@ -566,9 +567,9 @@ inline void DotsOfColumns(const float* matrix, int64_t width, int64_t count, con
 // ------------------------------------------------------------------------------------------------------
 
 template <int W>
-inline constexpr Kernels kTable = {&Advance<W>,         &Propagate<W>,  &Apply<W>,
-                                   &Update<W>,          &ActivateArray, &Retreat<W>,
-                                   &DifferentiateArray, &AddOuters,     &DotsOfColumns};
+inline constexpr Kernels kTable = {&Advance<W>,    &Propagate<W>, &Apply<W>,           &Update<W>,
+                                   &ActivateArray, &Retreat<W>,   &DifferentiateArray, &AddOuters,
+                                   &SumColumns,    &DotsOfColumns};
 
 inline Kernels TableFor(int64_t width) {
   switch (width) {

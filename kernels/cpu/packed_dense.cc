@@ -74,17 +74,13 @@ void RepackDense(const DenseSpec& spec, PackedDense* packed) {
   packed->row_sum = LargestRowSum(spec);
 }
 
-// Sums four rows at a time: every padded width is a multiple of four.
 void PackedDense::PreActivations(const float* in, float* out) const {
-  for (int64_t first = 0; first < width; first += 4) {
-    double sums[4];
-    for (int i = 0; i < 4; ++i) sums[i] = bias[first + i];
-    for (int64_t k = 0; k < cols; ++k) {
-      const float* const column = weights.data() + k * width + first;
-      for (int i = 0; i < 4; ++i) sums[i] += double{column[i]} * in[k];
-    }
-    for (int i = 0; i < 4; ++i) out[first + i] = static_cast<float>(sums[i]);
-  }
+  kernels.sum_columns({.width = width,
+                       .cols = cols,
+                       .weights = weights.data(),
+                       .bias = bias.data(),
+                       .in = in,
+                       .out = out});
 }
 
 void PackedDense::Apply(const float* in, float* out) const {
