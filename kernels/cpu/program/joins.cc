@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/program/activation.h"
+#include "kernels/program/dependence.h"
 
 namespace deeppcr::cpu {
 namespace {
@@ -40,11 +41,11 @@ bool AreSineAndCosine(const Instruction& first, const Instruction& second) {
 
 }  // namespace
 
-void JoinInstructions(const Program& program, uint8_t section, PackedSection* packed) {
+void JoinInstructions(const Program& program, int section, PackedSection* packed) {
   const std::vector<int> reads = ReadsOf(program);
   std::vector<const Instruction*> all;
   for (const Instruction& instruction : program.instructions)
-    if (SectionOf(program.at(instruction.result).depends) == section) all.push_back(&instruction);
+    if (program::ClassOf(program.at(instruction.result)) == section) all.push_back(&instruction);
   // The result of instruction i is read by the one behind it, and by no other.
   const auto passes_on = [&](size_t i) {
     return i + 1 < all.size() && reads[all[i]->result] == 1 &&

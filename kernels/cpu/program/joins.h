@@ -18,7 +18,7 @@ namespace deeppcr::cpu {
 // - a sine and a cosine of one value, in either order.
 // Passes have the bits that the instructions have one after another. The section has the
 // instructions of the program whose results are of it, in their order.
-void JoinInstructions(const program::Program& program, uint8_t section, PackedSection* packed);
+void JoinInstructions(const program::Program& program, int section, PackedSection* packed);
 
 }  // namespace deeppcr::cpu
 

@@ -2,7 +2,6 @@
 #include "kernels/cpu/program/packed_program.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <set>
 #include <utility>
@@ -11,9 +10,9 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/cpu/packed_dense.h"
-#include "kernels/cpu/program/frame_plan.h"
 #include "kernels/cpu/program/joins.h"
-#include "kernels/program/evaluate.h"
+#include "kernels/program/dependence.h"
+#include "kernels/program/time_tables.h"
 
 namespace deeppcr::cpu {
 namespace {
@@ -22,21 +21,6 @@ using program::Instruction;
 using program::OpKind;
 using program::Program;
 using program::ValueId;
-
-Home HomeOf(uint8_t section) {
-  switch (section) {
-    case program::kOnNothing:
-      return Home::kConstant;
-    case program::kOnTime:
-      return Home::kTime;
-    case program::kOnCondition:
-      return Home::kCondition;
-    case program::kOnTimeAndCondition:
-      return Home::kMixed;
-    default:
-      return Home::kFrame;
-  }
-}
 
 // Floats that are packed, as long as 64 bits hold their bytes.
 class PackedSize {
@@ -61,17 +45,27 @@ class Packer {
  public:
   Packer(const Program& program, int64_t num_steps, std::span<const ReverseStep> steps,
          const PackingLimits& limits)
-      : program_(program), num_steps_(num_steps), steps_(steps), limits_(limits) {}
+      : program_(program),
+        num_steps_(num_steps),
+        steps_(steps),
+        limits_(limits),
+        placed_(program::PlaceValues(program, PanelRowWidth)) {}
 
   absl::StatusOr<PackedProgram> Run() {
-    FindExports();
     DEEPPCR_RETURN_IF_ERROR(CheckSize());
     DEEPPCR_RETURN_IF_ERROR(PackConstants());
     DEEPPCR_RETURN_IF_ERROR(PackTimeTables());
     DEEPPCR_RETURN_IF_ERROR(first_problem_);
-    DEEPPCR_RETURN_IF_ERROR(PackSection(program::kOnCondition, &packed_.condition));
-    DEEPPCR_RETURN_IF_ERROR(PackSection(program::kOnTimeAndCondition, &packed_.mixed));
-    DEEPPCR_RETURN_IF_ERROR(PackSection(program::kOnState, &packed_.state));
+    DEEPPCR_RETURN_IF_ERROR(
+        PackSection(program::kOnCondition, placed_.condition, &packed_.condition));
+    DEEPPCR_RETURN_IF_ERROR(
+        PackSection(program::kOnTimeAndCondition, placed_.mixed, &packed_.mixed));
+    DEEPPCR_RETURN_IF_ERROR(PackSection(program::kOnState, placed_.state, &packed_.state));
+    packed_.state_input = placed_.state_input;
+    packed_.condition_input = placed_.condition_input;
+    packed_.label_input = placed_.label_input;
+    packed_.prediction = placed_.prediction;
+    packed_.output = placed_.output;
     ChooseParts(CachesOfThisMachine(), packed_.panels);
     return std::move(packed_);
   }
@@ -83,55 +77,19 @@ class Packer {
     return limits_.all_problems == nullptr ? status : limits_.all_problems->Add(status);
   }
 
-  uint8_t SectionAt(ValueId id) const { return SectionOf(program_.at(id).depends); }
-
-  // Gives values that another section reads a place in the row of their own section.
-  void FindExports() {
-    exports_.assign(program_.values.size(), -1);
-    for (const Instruction& instruction : program_.instructions) {
-      const uint8_t section = SectionAt(instruction.result);
-      for (const ValueId id : ReadInRows(instruction)) {
-        const uint8_t from = SectionAt(id);
-        if (from == section || exports_[id] >= 0) continue;
-        exports_[id] = row_floats_[from];
-        row_floats_[from] += PanelRowWidth(program_.at(id).size);
-      }
-    }
-  }
-
-  // A product whose matrix is packed for each step: one that is not evaluated ahead as a whole.
-  bool IsPackedProduct(const Instruction& instruction) const {
-    return instruction.op == program::Op::kProduct &&
-           SectionAt(instruction.result) != program::kOnTime;
-  }
+  int SectionAt(ValueId id) const { return program::ClassOf(program_.at(id)); }
 
   // The bytes are known before any is taken.
   absl::Status CheckSize() {
-    if (program_.prediction != program::kNoValue &&
-        SectionAt(program_.prediction) != program::kOnState)
-      DEEPPCR_RETURN_IF_ERROR(
-          Note(InvalidArgument("the prediction of the denoiser does not depend on the state")));
-    DEEPPCR_RETURN_IF_ERROR(CheckConditionRows());
+    DEEPPCR_RETURN_IF_ERROR(
+        program::CheckPlaced(program_, placed_, num_steps_, kMostConditionBytes,
+                             [this](const absl::Status& problem) { return Note(problem); }));
     PackedSize floats;
-    floats.Add({row_floats_[program::kOnNothing]});
-    floats.Add({num_steps_, row_floats_[program::kOnTime]});
-    for (const Instruction& instruction : program_.instructions) {
-      DEEPPCR_RETURN_IF_ERROR(Note(CheckJump(instruction)));
-      AddWeights(instruction, &floats);
-    }
+    floats.Add({placed_.constant_floats});
+    floats.Add({num_steps_, placed_.time_floats});
+    for (const Instruction& instruction : program_.instructions) AddWeights(instruction, &floats);
     floats.Add({BytesBesideFloats() / static_cast<int64_t>(sizeof(float))});
     return floats.Check(limits_);
-  }
-
-  absl::Status CheckConditionRows() {
-    constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
-    const int64_t once = row_floats_[program::kOnCondition] * kFloat;
-    const int64_t per_step = row_floats_[program::kOnTimeAndCondition] * kFloat;
-    const int64_t bytes = once + num_steps_ * per_step;
-    if (bytes <= kMostConditionBytes) return absl::OkStatus();
-    return Note(ResourceExhausted("a condition gives ", once, " bytes, and ", per_step,
-                                  " for each of ", num_steps_, " steps: ", bytes,
-                                  " bytes a sample; ", kMostConditionBytes, " are allowed"));
   }
 
   // Of an instruction's matrices or table; what makes values of the time is not packed.
@@ -143,17 +101,6 @@ class Packer {
     if (instruction.op == program::Op::kLinear) floats->Add({PanelFloats(sizes.rows, sizes.cols)});
     if (instruction.op == program::Op::kLookup)
       floats->Add({sizes.rows, PanelRowWidth(sizes.cols)});
-  }
-
-  // No probe passes through a value that jumps, but where a comparison makes it.
-  absl::Status CheckJump(const Instruction& instruction) const {
-    if (instruction.op != program::Op::kFloor && instruction.op != program::Op::kLookup)
-      return absl::OkStatus();
-    const program::Value& value = program_.at(instruction.result);
-    if (SectionOf(value.depends) != program::kOnState) return absl::OkStatus();
-    return absl::UnimplementedError(
-        StrCat("a ", program::RowOf(instruction.op).name, " of something that depends on the state",
-               value.name.empty() ? "" : StrCat(" (", Quoted(value.name), ")")));
   }
 
   // Of the runs of arrangements, and of the seeds of probes, which values of one width share.
@@ -172,208 +119,58 @@ class Packer {
   }
 
   absl::Status PackConstants() {
-    const int64_t floats = row_floats_[program::kOnNothing];
+    const int64_t floats = placed_.constant_floats;
     packed_.constants = AlignedBuffer<float>(floats);
     DEEPPCR_RETURN_IF_ERROR(CheckAllocated(packed_.constants.ok(), floats));
-    for (size_t i = 0; i < exports_.size(); ++i) {
-      const program::Value& value = program_.values[i];
-      if (exports_[i] < 0 || value.depends != program::kOnNothing) continue;
-      for (size_t k = 0; k < value.constant.size(); ++k)
-        packed_.constants[exports_[i] + static_cast<int64_t>(k)] =
-            static_cast<float>(value.constant[k]);
-    }
+    program::FillConstants(program_, placed_, packed_.constants.data());
     return absl::OkStatus();
   }
 
-  // Evaluates what depends on the time alone, in double.
   absl::Status PackTimeTables() {
-    packed_.time_floats = row_floats_[program::kOnTime];
-    packed_.time_tables = AlignedBuffer<float>(num_steps_ * packed_.time_floats);
-    DEEPPCR_RETURN_IF_ERROR(
-        CheckAllocated(packed_.time_tables.ok(), num_steps_ * packed_.time_floats));
+    const int64_t floats = num_steps_ * placed_.time_floats;
+    packed_.time_floats = placed_.time_floats;
+    packed_.time_tables = AlignedBuffer<float>(floats);
+    DEEPPCR_RETURN_IF_ERROR(CheckAllocated(packed_.time_tables.ok(), floats));
     for (const Instruction& instruction : program_.instructions) {
-      if (!IsPackedProduct(instruction)) continue;
+      if (!program::IsPackedProduct(program_, instruction)) continue;
       DEEPPCR_ASSIGN_OR_RETURN(
           products_[&instruction],
           NewPanels(num_steps_, instruction.linear.rows, instruction.linear.cols));
     }
-    program::Evaluation evaluation(program_);
-    for (int64_t l = 0; l < num_steps_; ++l) {
-      const double time = steps_.empty() ? static_cast<double>(l) : steps_[l].timestep;
-      evaluation.Run({.time = time, .step = l}, {}, program::kOnTime, limits_.token);
-      if (Fired(limits_.token)) return absl::CancelledError("stopped while tables were made");
-      float* row = packed_.time_tables.data() + l * packed_.time_floats;
-      for (size_t i = 0; i < exports_.size(); ++i) {
-        if (exports_[i] < 0 || program_.values[i].depends != program::kOnTime) continue;
-        const auto value = evaluation.at(static_cast<ValueId>(i));
-        for (size_t k = 0; k < value.size(); ++k)
-          row[exports_[i] + static_cast<int64_t>(k)] = static_cast<float>(value[k]);
-        DEEPPCR_RETURN_IF_ERROR(CheckFinite(static_cast<ValueId>(i), evaluation, time));
-      }
-      for (auto& [instruction, panels] : products_)
-        DEEPPCR_RETURN_IF_ERROR(PackMatrix(evaluation, *instruction, l, &panels));
-    }
-    return absl::OkStatus();
+    return program::MakeTimeTables(
+        program_, placed_, num_steps_, steps_, limits_.token,
+        [this](const absl::Status& problem) { return Note(problem); }, packed_.time_tables.data(),
+        [this](const program::StepMatrix& made) {
+          PackLayer(made.step, made.product->linear.cols, made.weight, made.bias,
+                    &products_.at(made.product));
+        });
   }
 
-  static bool IsFinite(std::span<const double> value) {
-    return std::ranges::all_of(value,
-                               [](double x) { return std::isfinite(static_cast<float>(x)); });
-  }
-
-  // The value that is not finite though what it is made of is, from which `id` has it.
-  ValueId OriginOf(ValueId id, const program::Evaluation& evaluation) const {
-    for (auto made = program_.instructions.rbegin(); made != program_.instructions.rend(); ++made) {
-      if (made->result != id) continue;
-      const auto from = std::ranges::find_if(made->operands, [&](ValueId operand) {
-        return program_.at(operand).depends == program::kOnTime &&
-               !IsFinite(evaluation.at(operand));
-      });
-      if (from != made->operands.end()) id = *from;
-    }
-    return id;
-  }
-
-  // Of a value that is not finite, the first step alone is noted.
-  absl::Status CheckFinite(ValueId id, const program::Evaluation& evaluation, double time) {
-    if (IsFinite(evaluation.at(id)) || !not_finite_.insert(id).second) return absl::OkStatus();
-    const ValueId origin = OriginOf(id, evaluation);
-    if (origin != id && !not_finite_.insert(origin).second) return absl::OkStatus();
-    return Note(InvalidArgument("at ", steps_.empty() ? "layer " : "timestep ", time, " the value ",
-                                Quoted(program_.at(origin).name),
-                                " of the step program is not finite"));
-  }
-
-  // The matrix and the bias of a product, of one step.
-  absl::Status PackMatrix(const program::Evaluation& evaluation, const Instruction& product,
-                          int64_t step, PackedPanels* panels) {
-    const program::LinearLayer& sizes = product.linear;
-    const auto matrix = evaluation.at(product.operands[1]);
-    const auto bias = product.operands.size() > 2 ? evaluation.at(product.operands[2])
-                                                  : std::span<const double>();
-    matrix_.resize(matrix.size());
-    for (int64_t i = 0; i < sizes.rows; ++i) {
-      for (int64_t k = 0; k < sizes.cols; ++k)
-        matrix_[i * sizes.cols + k] =
-            static_cast<float>(matrix[sizes.transposed ? k * sizes.rows + i : i * sizes.cols + k]);
-    }
-    bias_.assign(bias.begin(), bias.end());
-    for (const std::vector<float>* numbers : {&matrix_, &bias_}) {
-      if (!std::ranges::all_of(*numbers, [](float x) { return std::isfinite(x); }))
-        return InvalidArgument("the matrix or bias ", Quoted(program_.at(product.operands[1]).name),
-                               " of layer ", step, " is not finite");
-    }
-    PackLayer(step, sizes.cols, matrix_, bias_, panels);
-    return absl::OkStatus();
-  }
-
-  Place PlaceOf(ValueId id, uint8_t section) const {
-    const program::Value& value = program_.at(id);
-    Place place = {.size = value.size, .width = PanelRowWidth(value.size)};
-    const uint8_t from = SectionOf(value.depends);
-    place.home = from == section ? Home::kFrame : HomeOf(from);
-    place.offset = from == section ? frame_[id] : exports_[id];
-    return place;
-  }
-
-  absl::Status PackSection(uint8_t section, PackedSection* packed) {
-    FramePlan plan;
-    frame_.assign(program_.values.size(), -1);
-    const std::vector<int64_t> last = LastReads(section);
-    TakeInputs(section, &plan);
-    for (size_t at = 0; at < program_.instructions.size(); ++at) {
-      const Instruction& instruction = program_.instructions[at];
-      if (SectionAt(instruction.result) != section) continue;
-      const ValueId replaced = ReplacedBy(instruction, section, last, static_cast<int64_t>(at));
-      frame_[instruction.result] =
-          replaced != program::kNoValue
-              ? frame_[replaced]
-              : plan.Take(PanelRowWidth(program_.at(instruction.result).size));
-      DEEPPCR_ASSIGN_OR_RETURN(PackedInstruction made, Pack(instruction, section, packed));
+  absl::Status PackSection(int section, const program::PlacedSection& placed,
+                           PackedSection* packed) {
+    for (const program::PlacedInstruction& instruction : placed.instructions) {
+      DEEPPCR_ASSIGN_OR_RETURN(PackedInstruction made, Pack(instruction, packed));
       packed->instructions.push_back(std::move(made));
-      for (const ValueId id : Unique(instruction.operands)) {
-        if (id != replaced && SectionAt(id) == section && last[id] == static_cast<int64_t>(at))
-          plan.Free(frame_[id]);
-      }
     }
     JoinInstructions(program_, section, packed);
-    for (size_t i = 0; i < exports_.size(); ++i) {
-      const auto id = static_cast<ValueId>(i);
-      if (exports_[i] >= 0 && SectionAt(id) == section && section != program::kOnState)
-        packed->exports.push_back({PlaceOf(id, section), exports_[i]});
-    }
-    if (section == program::kOnState) {
-      packed_.output = PlaceOf(program_.output, section);
-      if (program_.prediction != program::kNoValue)
-        packed_.prediction = PlaceOf(program_.prediction, section);
-    }
-    packed->row_floats = row_floats_[section];
-    packed->frame_floats = plan.floats();
+    packed->exports = placed.exports;
+    packed->row_floats = placed.row_floats;
+    packed->frame_floats = placed.frame_floats;
     return absl::OkStatus();
   }
 
-  // The operand whose place a result takes, with its tangents: one that nothing reads behind
-  // instruction `at`, of an operation whose tangents ask for no operand that moves.
-  ValueId ReplacedBy(const Instruction& instruction, uint8_t section,
-                     const std::vector<int64_t>& last, int64_t at) const {
-    if (instruction.op != program::Op::kAdd && instruction.op != program::Op::kMultiply)
-      return program::kNoValue;
-    ValueId replaced = program::kNoValue;
-    int64_t moving = 0;
-    for (const ValueId id : instruction.operands) {
-      if (SectionAt(id) != section) continue;
-      ++moving;
-      if (last[id] == at) replaced = id;
-    }
-    return instruction.op == program::Op::kAdd || moving == 1 ? replaced : program::kNoValue;
-  }
-
-  static std::vector<ValueId> Unique(std::vector<ValueId> ids) {
-    std::ranges::sort(ids);
-    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-    return ids;
-  }
-
-  // The instruction of the section that reads a value last; the end for what lives beyond it.
-  std::vector<int64_t> LastReads(uint8_t section) const {
-    std::vector<int64_t> last(program_.values.size(), -1);
-    for (size_t at = 0; at < program_.instructions.size(); ++at) {
-      if (SectionAt(program_.instructions[at].result) != section) continue;
-      for (const ValueId id : program_.instructions[at].operands)
-        last[id] = static_cast<int64_t>(at);
-    }
-    const auto end = static_cast<int64_t>(program_.instructions.size());
-    for (size_t i = 0; i < last.size(); ++i) {
-      if (exports_[i] >= 0) last[i] = end;
-    }
-    for (const ValueId id : {program_.output, program_.prediction, program_.state}) {
-      if (id != program::kNoValue) last[id] = end;
-    }
-    return last;
-  }
-
-  void TakeInputs(uint8_t section, FramePlan* plan) {
-    const auto take = [&](ValueId id, Place* place) {
-      if (id == program::kNoValue || SectionAt(id) != section) return;
-      frame_[id] = plan->Take(PanelRowWidth(program_.at(id).size));
-      *place = PlaceOf(id, section);
-    };
-    take(program_.state, &packed_.state_input);
-    take(program_.condition, &packed_.condition_input);
-    take(program_.label, &packed_.label_input);
-  }
-
-  absl::StatusOr<PackedInstruction> Pack(const Instruction& instruction, uint8_t section,
+  absl::StatusOr<PackedInstruction> Pack(const program::PlacedInstruction& placed,
                                          PackedSection* into) {
+    const Instruction& instruction = *placed.instruction;
     const program::OpRow& row = program::RowOf(instruction.op);
     PackedInstruction packed = {
         .op = instruction.op, .kind = row.kind, .part = instruction.part, .ulps = row.ulps};
-    for (const ValueId id : ReadInRows(instruction)) {
-      packed.operands.push_back(PlaceOf(id, section));
-      packed.moves.push_back(packed.operands.back().home == Home::kFrame ? 1 : 0);
-      into->widest = std::max(into->widest, packed.operands.back().width);
+    packed.operands = placed.operands;
+    for (const Place& operand : placed.operands) {
+      packed.moves.push_back(operand.home == Home::kFrame ? 1 : 0);
+      into->widest = std::max(into->widest, operand.width);
     }
-    packed.result = PlaceOf(instruction.result, section);
+    packed.result = placed.result;
     into->widest = std::max(into->widest, packed.result.width);
     packed.axis = instruction.axis;
     packed.epsilon = static_cast<float>(instruction.epsilon);
@@ -465,27 +262,14 @@ class Packer {
   const int64_t num_steps_;
   const std::span<const ReverseStep> steps_;
   const PackingLimits& limits_;
+  const program::Placement placed_;
   PackedProgram packed_;
-  std::array<int64_t, 8> row_floats_ = {};  // by section
-  std::vector<int64_t> exports_;            // by value: offset in its section's row, or -1
-  std::vector<int64_t> frame_;              // by value: offset in the frame being packed
   std::map<int64_t, const uint32_t*> seeds_;
   std::map<const Instruction*, PackedPanels> products_;
-  std::vector<float> matrix_, bias_;  // of a product, of one step
-  std::set<ValueId> not_finite_;
   absl::Status first_problem_;
 };
 
 }  // namespace
-
-uint8_t SectionOf(uint8_t depends) {
-  return (depends & program::kOnState) != 0 ? uint8_t{program::kOnState} : depends;
-}
-
-std::span<const ValueId> ReadInRows(const Instruction& instruction) {
-  const std::span<const ValueId> all = instruction.operands;
-  return instruction.op == program::Op::kProduct ? all.first(1) : all;
-}
 
 int64_t PackedProgram::memory_bytes() const {
   int64_t bytes = (constants.size() + time_tables.size()) * static_cast<int64_t>(sizeof(float));

@@ -15,6 +15,7 @@
 #include "kernels/base/aligned_buffer.h"
 #include "kernels/cpu/program/kernels.h"
 #include "kernels/cpu/program/packed_panels.h"
+#include "kernels/program/placement.h"
 #include "kernels/program/program.h"
 
 namespace deeppcr::cpu {
@@ -23,23 +24,10 @@ namespace deeppcr::cpu {
 // advanced together. A model of which one sample takes more is refused.
 inline constexpr int64_t kMostConditionBytes = int64_t{512} << 20;
 
-// Where a section finds a value: in its own frame, or in a row that was filled before.
-enum class Home : uint8_t {
-  kFrame,      // made by the section itself
-  kConstant,   // one row for all
-  kTime,       // a row per step
-  kCondition,  // a row per sample
-  kMixed,      // a row per sample and step
-};
-inline constexpr int kNumHomes = 5;
-
-struct Place {
-  Home home = Home::kFrame;
-  // Floats from the start of the row; in a frame, from the start of each of its blocks, in units of
-  // the block's rows.
-  int64_t offset = 0;
-  int64_t size = 0, width = 0;  // elements, and floats with the padding
-};
+using program::Export;
+using program::Home;
+using program::kNumHomes;
+using program::Place;
 
 // Elements [from, ...) of an operand that go to [to, to + count): one after another, or the same
 // one again and again.
@@ -77,12 +65,6 @@ struct PackedInstruction {
   int64_t moments = -1;  // norms: offset into a frame's moments, in units of its rows
 };
 
-// A value that later sections read: its place here, and in their row.
-struct Export {
-  Place from;
-  int64_t to;
-};
-
 // What depends on the same things, in order, and the frame in which it runs.
 struct PackedSection {
   std::vector<PackedInstruction> instructions;
@@ -111,11 +93,6 @@ struct PackedProgram {
   // Inputs and results; width 0 where the program has none.
   Place state_input, condition_input, label_input, prediction, output;
 };
-
-// The section that makes a value of this dependence (bits of program::Depends).
-uint8_t SectionOf(uint8_t depends);
-// Operands that are read from rows of values; the matrix and the bias of a product are packed.
-std::span<const program::ValueId> ReadInRows(const program::Instruction& instruction);
 
 // Packs a program for its steps, and the timesteps of the reverse steps [num_steps], if it is the
 // step of a reverse process (else empty). Errors: kUnimplemented where an operation cannot be

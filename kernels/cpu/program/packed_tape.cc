@@ -51,7 +51,7 @@ class TapePacker {
 
  private:
   bool IsHere(ValueId id) const {
-    return id != program::kNoValue && SectionOf(program_.at(id).depends) == depends_;
+    return id != program::kNoValue && program::ClassOf(program_.at(id)) == depends_;
   }
 
   // The instructions that the section was packed from, in its order.
@@ -74,7 +74,7 @@ class TapePacker {
     if (depends_ == program::kOnState) return;
     for (const Instruction& instruction : program_.instructions) {
       if (IsHere(instruction.result)) continue;
-      for (const ValueId id : ReadInRows(instruction))
+      for (const ValueId id : program::ReadInRows(instruction))
         if (IsHere(id)) exported_[static_cast<size_t>(id)] = 1;
     }
   }
@@ -128,7 +128,7 @@ class TapePacker {
       back.reached = written[static_cast<size_t>(instruction.result)] != 0;
       // The index of a row is nobody's to change: no cotangent is written.
       const bool gives = instruction.op != program::Op::kLookup;
-      for (const ValueId id : ReadInRows(instruction)) {
+      for (const ValueId id : program::ReadInRows(instruction)) {
         const bool here = IsHere(id);
         const bool moves = here || (program_.at(id).depends & program::kOnCondition) != 0;
         back.wants.push_back(gives && moves);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef DEEPPCR_KERNELS_CPU_PROGRAM_FRAME_PLAN_H_
-#define DEEPPCR_KERNELS_CPU_PROGRAM_FRAME_PLAN_H_
+#ifndef DEEPPCR_KERNELS_PROGRAM_FRAME_PLAN_H_
+#define DEEPPCR_KERNELS_PROGRAM_FRAME_PLAN_H_
 
 #include <cstdint>
 #include <map>
 
-namespace deeppcr::cpu {
+namespace deeppcr::program {
 
 // Blocks of a frame: a block is free again once its value has been read for the last time.
 class FramePlan {
@@ -40,6 +40,6 @@ class FramePlan {
   int64_t floats_ = 0;
 };
 
-}  // namespace deeppcr::cpu
+}  // namespace deeppcr::program
 
-#endif  // DEEPPCR_KERNELS_CPU_PROGRAM_FRAME_PLAN_H_
+#endif  // DEEPPCR_KERNELS_PROGRAM_FRAME_PLAN_H_
