@@ -32,9 +32,6 @@ absl::StatusOr<std::unique_ptr<System>> NewSystemOf(const SystemSpec& spec, cons
       [&](const auto& family) -> absl::StatusOr<std::unique_ptr<System>> {
         if constexpr (std::is_invocable_v<const Make&, decltype(family)>) {
           return make(family);
-        } else if constexpr (requires { family.program; }) {
-          return absl::UnimplementedError(
-              "this backend does not run step programs (denoiser.onnx, block.onnx); the CPU does");
         } else {
           return absl::UnimplementedError("this backend has no code for models of this family");
         }
@@ -52,6 +49,26 @@ inline absl::Status CheckPackedBytes(int64_t bytes, const PackingLimits& limits,
                                                " are left of those allowed (", limits.advice, ")"));
   return limits.memory == nullptr ? absl::OkStatus() : limits.memory->Raise(beside + bytes);
 }
+
+// What is wrong with a system, while it is packed: a problem comes back to end the packing, but
+// where all are kept (PackingLimits::all_problems) the packing goes on, and ends with the first.
+class PackingProblems {
+ public:
+  explicit PackingProblems(const PackingLimits& limits) : all_(limits.all_problems) {}
+
+  // A function that takes a problem and says whether to go on in spite of it.
+  auto Notes() {
+    return [this](const absl::Status& problem) {
+      if (first_.ok()) first_ = problem;
+      return all_ == nullptr ? problem : all_->Add(problem);
+    };
+  }
+  const absl::Status& first() const { return first_; }
+
+ private:
+  Problems* const all_;
+  absl::Status first_;
+};
 
 // Largest absolute value; NaN elements are ignored.
 inline double LargestAbsolute(std::span<const float> x) {

@@ -13,14 +13,20 @@
 #include "kernels/cuda/cuda_space.h"
 #include "kernels/cuda/diffusion/recurrence.h"
 #include "kernels/cuda/loop/block_shape.h"
+#include "kernels/cuda/program/recurrence.h"
 #include "kernels/cuda/stack/backward_space.h"
 #include "kernels/cuda/stack/parameter_adder.h"
 #include "kernels/cuda/stack/recurrence.h"
+#include "kernels/program/denoiser_program.h"
+#include "kernels/program/optimize.h"
 
 namespace deeppcr::cuda {
 namespace {
 
 absl::Status SetGuess(Device& device, DenseStackModel& model, const AffineGuess& guess) {
+  return model.SetGuess(device, guess);
+}
+absl::Status SetGuess(Device& device, ProgramModel& model, const AffineGuess& guess) {
   return model.SetGuess(device, guess);
 }
 // Diffusion models have no fitted guess: an affine map of the initial noise would know nothing of
@@ -104,6 +110,17 @@ absl::StatusOr<std::unique_ptr<System>> Load(Device& device, const Spec& spec,
   return std::unique_ptr<System>(std::make_unique<CudaSystem<Model>>(device, std::move(model)));
 }
 
+// A named denoiser with a sampler that the kernels of named denoisers do not know, as the program
+// that it is.
+absl::StatusOr<std::unique_ptr<System>> LoadAsProgram(Device& device, const DiffusionSpec& spec,
+                                                      const PackingLimits& limits) {
+  DEEPPCR_ASSIGN_OR_RETURN(const program::Program written,
+                           program::ProgramOfDenoiser(spec, program::kNoLimits));
+  DEEPPCR_ASSIGN_OR_RETURN(const program::Program optimized,
+                           program::Optimize(written, program::kNoLimits));
+  return Load<ProgramModel>(device, program::WithProgram(spec, optimized), limits);
+}
+
 // One overload per family.
 struct NewSystemFrom {
   absl::StatusOr<std::unique_ptr<System>> operator()(const DenseStackSpec& spec) const {
@@ -113,7 +130,14 @@ struct NewSystemFrom {
                            : Load<StackModel>(device, spec, limits);
   }
   absl::StatusOr<std::unique_ptr<System>> operator()(const DiffusionSpec& spec) const {
-    return Load<DiffusionModel>(device, spec, limits);
+    return spec.form == SamplerForm{} ? Load<DiffusionModel>(device, spec, limits)
+                                      : LoadAsProgram(device, spec, limits);
+  }
+  absl::StatusOr<std::unique_ptr<System>> operator()(const DiffusionProgramSpec& spec) const {
+    return Load<ProgramModel>(device, spec, limits);
+  }
+  absl::StatusOr<std::unique_ptr<System>> operator()(const StackProgramSpec& spec) const {
+    return Load<ProgramModel>(device, spec, limits);
   }
 
   Device& device;

@@ -88,13 +88,7 @@ class BlockRecurrence : public Recurrence {
         num_samples);
   }
   void LaunchPropagation(const Propagation& propagation) override {
-    work_.stream->Launch(PropagationArgs<Process>{.process = ProcessFrom(propagation.first),
-                                                  .intervals = propagation.intervals,
-                                                  .rows = RowsPerStep(),
-                                                  .progress = propagation.progress,
-                                                  .linearization = propagation.linearization,
-                                                  .kind = propagation.kind},
-                         propagation.num_members);
+    work_.stream->Launch(ArgsOf(propagation), propagation.num_members);
   }
   void LaunchExpansion(int64_t first, const IntervalsView& intervals, int32_t num_samples,
                        float* trajectories) override {
@@ -105,6 +99,14 @@ class BlockRecurrence : public Recurrence {
   }
 
  protected:
+  PropagationArgs<Process> ArgsOf(const Propagation& propagation) const {
+    return {.process = ProcessFrom(propagation.first),
+            .intervals = propagation.intervals,
+            .rows = RowsPerStep(),
+            .progress = propagation.progress,
+            .linearization = propagation.linearization,
+            .kind = propagation.kind};
+  }
   // The process of samples first, first + 1, ...
   virtual Process ProcessFrom(int64_t first) const = 0;
   // Rows that a block takes through a step together.

@@ -40,6 +40,8 @@ inline constexpr int64_t kLongSolve = int64_t{1} << 14;
 inline constexpr double kLaunchNanoseconds = 5e6;
 inline constexpr double kStackStepNanoseconds = 300, kDenoiserStepNanoseconds = 1500;
 inline constexpr double kWeightNanoseconds = 0.04;
+// The same of an instruction of a step program (assumed).
+inline constexpr double kInstructionNanoseconds = 300;
 // Steps by a warp of a launch, each of some 70 ns (compiled).
 inline constexpr int64_t kWarpStepsPerPoll = int64_t{1} << 16;
 
@@ -57,6 +59,9 @@ inline constexpr int64_t kTreeProductBytes = int64_t{4} << 20;
 inline constexpr int64_t kLayerProductBytes = int64_t{32} << 20;
 // Limit on the modulation rows of all classes; beyond it, rows are made for each sample (assumed).
 inline constexpr int64_t kMaxModulationBytes = int64_t{64} << 20;
+
+// Limit on what a condition gives of one sample, for all its steps, as on the CPU (assumed).
+inline constexpr int64_t kMostConditionBytes = int64_t{512} << 20;
 
 // ---- Sequential kernel of stacks (stack/sequential_kernel.h)
 // Threads of a block: one warp, so that samples spread over all multiprocessors first (assumed).
@@ -97,6 +102,9 @@ inline constexpr int kHeldLayers = 3, kHeldWidth = 128;
 // Steps of the coarse guess whose coefficients and noise are loaded together, beside the weights
 // that a thread holds (compiled).
 inline constexpr int kHeldSteps = 3;
+// Intervals of a block that keeps all layers of a residual denoiser in shared memory, and its
+// warps, of which each has a tile of tangents in registers (compiled).
+inline constexpr int kResidentIntervals = 8, kResidentWarps = 8;
 // Floats of the longest modulation row that is prefetched a step ahead: the weights would evict a
 // longer one (assumed).
 inline constexpr int kMostPrefetchedModulation = 4096;

@@ -74,6 +74,7 @@ void Workspace::LaunchDecode(const DeviceChain& decode, int32_t num_samples) {
                .outputs = outputs.data(),
                .output_stride = shape.output_dim,
                .input_copies = final_states.data(),
+               .copied_dim = shape.state_dim,
                .amplification = amplification.data()},
               num_samples);
 }

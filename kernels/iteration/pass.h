@@ -47,6 +47,20 @@ constexpr float SquaredRoundingOfSum(int64_t n) {
   return squared > 1 ? squared : 1;
 }
 
+// The rounding of a product's sum of n terms, which are added one after another, is the root of
+//   (RoundingOfLongSum(n) spread |x|)^2 + (RoundingOfDrift(n) y)^2
+// in units of 2^-24. The spread (RoundingSpread of kernels/backend/common.h) is of terms that go to
+// and fro. Where they have a sign in common, the partial sums grow to y in equal parts, and the
+// squares of their rounding add up to n / 18 of y^2. Thousands of terms of like sizes round alike,
+// which the longest sums make room for. Measured: tests/kernels/cpu/program/sums_test.cc.
+inline float RoundingOfLongSum(int64_t n) {
+  return __builtin_sqrtf(1 + static_cast<float>(n) / 8192);
+}
+inline float RoundingOfDrift(int64_t n) {
+  const float squares = static_cast<float>(n) / 12;
+  return RoundingOfLongSum(n) * __builtin_sqrtf(squares > 1 ? squares : 1);
+}
+
 // Least normal float; an error up to this size counts as zero.
 inline constexpr float kLeastNormal = 0x1p-126F;
 

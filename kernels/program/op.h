@@ -162,15 +162,19 @@ constexpr const char* NameOf(Bend bend) {
 
 constexpr const OpRow& RowOf(Op op) { return kOps[static_cast<int>(op)]; }
 
-// The rounding of an operation at its first operand, as `ulps` states it: gelu_tanh of a negative
-// number is nearly a e^b, where b = 2 sqrt(2 / pi) (a + 0.044715 a^3) rounds by three units of its
-// own, until the result is zero.
-constexpr float UlpsAt(Op op, float a) {
-  const float ulps = RowOf(op).ulps;
-  if (op != Op::kGeluTanh || !(a < 0)) return ulps;
+// The rounding of gelu_tanh at a, of which `ulps` is that at positive numbers: of a negative number
+// it is nearly a e^b, where b = 2 sqrt(2 / pi) (a + 0.044715 a^3) rounds by three units of its own,
+// until the result is zero.
+constexpr float GeluTanhUlps(float ulps, float a) {
+  if (!(a < 0)) return ulps;
   constexpr float kMost = 264;
   const float of_argument = -3 * a * (1.5957691F + 0.0713548F * a * a);
   return of_argument < ulps ? ulps : of_argument < kMost ? of_argument : kMost;
+}
+// The rounding of an operation at its first operand, as `ulps` states it.
+constexpr float UlpsAt(Op op, float a) {
+  const float ulps = RowOf(op).ulps;
+  return op == Op::kGeluTanh ? GeluTanhUlps(ulps, a) : ulps;
 }
 
 constexpr bool RowsFollowTheEnumerators() {

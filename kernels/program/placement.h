@@ -12,19 +12,10 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "kernels/program/home.h"
 #include "kernels/program/program.h"
 
 namespace deeppcr::program {
-
-// Where a section finds a value: in its own frame, or in a row that was filled before.
-enum class Home : uint8_t {
-  kFrame,      // made by the section itself
-  kConstant,   // one row for all
-  kTime,       // a row per step
-  kCondition,  // a row per sample
-  kMixed,      // a row per sample and step
-};
-inline constexpr int kNumHomes = 5;
 
 struct Place {
   Home home = Home::kFrame;

@@ -42,7 +42,8 @@ class DiffusionTrial {
         table_of_(std::vector<int32_t>{0}),
         dependent_(1),
         progress_(1),
-        outcomes_(1) {}
+        outcomes_(1),
+        tape_(steps * DenoiserTape::Floats(View().denoiser)) {}
 
   DiffusionView View() const {
     const DenoiserView denoiser = {.ada_ln = false,
@@ -65,7 +66,7 @@ class DiffusionTrial {
     return {View(),  {1, 1},           1, 0, steps_, initial_.data(), final_.data(),
             nullptr, dependent_.data()};
   }
-  CoarseArgs Coarse(int interval) const {
+  CoarseArgs<DiffusionView> Coarse(int interval) const {
     return {View(), 1, interval, Intervals(interval), initial_.data(), guesses_.data()};
   }
   // Propagation of a pass with its Jacobians, or of a correction, which reuses them.
@@ -82,6 +83,11 @@ class DiffusionTrial {
             nullptr,
             Linearization::kFull,
             kind};
+  }
+  ResidentArgs Resident(const PropagationArgs<DiffusionView>& propagation,
+                        const LaunchLimits& limits) const {
+    const int32_t intervals = propagation.intervals.tree.num_intervals;
+    return {propagation, ResidentTogether(propagation.process, intervals, limits), {tape_.data()}};
   }
   NewtonArgs Part(NewtonPart part, int interval, const NewtonShape& shape,
                   std::byte* workspace) const {
@@ -137,6 +143,7 @@ class DiffusionTrial {
   const OnDevice<int32_t> table_of_;
   const OnDevice<int64_t> dependent_;
   const OnDevice<Progress> progress_, outcomes_;
+  const OnDevice<float> tape_;
 };
 
 inline void TimeDiffusion(int64_t steps, const LaunchLimits& limits) {
@@ -165,6 +172,10 @@ inline void TimeDiffusion(int64_t steps, const LaunchLimits& limits) {
   time("newton_start", [&] { return LaunchNewton(start, shape, nullptr); });
   time("propagation", [&] { return LaunchBlocks(full, 1, nullptr); });
   time("propagation_of_correction", [&] { return LaunchBlocks(correction, 1, nullptr); });
+  const auto resident = trial.Resident(full, limits);
+  const auto resident_correction = trial.Resident(correction, limits);
+  time("resident_propagation", [&] { return LaunchBlocks(resident, 1, nullptr); });
+  time("resident_correction", [&] { return LaunchBlocks(resident_correction, 1, nullptr); });
   // A pass ends at once where the one before has stopped, so each has its own start.
   time("newton_start_and_pass", [&] {
     const cudaError_t error = LaunchNewton(start, shape, nullptr);

@@ -104,9 +104,10 @@ void CheckDenseChain(int input_dim, int hidden, int output_dim, int n) {
       std::vector<DenseView>{{w1.data(), b.data(), hidden, input_dim, Activation::kTanh},
                              {w2.data(), b.data(), output_dim, hidden, Activation::kIdentity}});
   const int widest = std::max({input_dim, hidden, output_dim});
-  const DenseChainArgs args = {
-      layers.data(),  2,          input_dim, output_dim,           widest, x.data(), input_dim,
-      outputs.data(), output_dim, nullptr,   amplification.data(), nullptr};
+  const DenseChainArgs args = {layers.data(), 2,        input_dim, output_dim,
+                               widest,        x.data(), input_dim, outputs.data(),
+                               output_dim,    nullptr,  0,         amplification.data(),
+                               nullptr};
   Must(LaunchDenseChain(args, n, nullptr), "dense layers launch");
   Must(cudaDeviceSynchronize(), "dense layers kernel");
   const std::vector<float> got = outputs.Host(), amplified = amplification.Host();

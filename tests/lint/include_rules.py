@@ -68,7 +68,6 @@ LAYERS = (
           forbidden=(BACKEND_REGISTRY,)),
     Layer(BACKEND_REGISTRY, (BACKEND, BASE) + BACKENDS),
     Layer(BACKEND, (BACKEND, BASE) + PLAIN),
-    Layer('kernels/cuda/', ('kernels/cuda/', BACKEND, BASE) + PLAIN, forbidden=(BACKEND_REGISTRY,)),
     *(Layer(folder, (folder, PROGRAM, BACKEND, BASE) + PLAIN, forbidden=(BACKEND_REGISTRY,))
       for folder in BACKENDS),
     # Training drives solvers on a backend that it asks for by name.

@@ -18,6 +18,10 @@ std::unique_ptr<Backend> NewCpuWithProgramsForStacks() {
 
 }  // namespace
 
+std::unique_ptr<Backend> NewBackendOfUsers() {
+  return *cpu::NewCpuBackend(cpu::DetectInstructionSet());
+}
+
 const std::vector<BackendCase>& BackendCases() {
   static const auto* cases = [] {
     auto* all = new std::vector<BackendCase>;

@@ -57,20 +57,6 @@ struct GemmArgs {
   int64_t begin_panel = 0, end_panel = 0;
 };
 
-// The rounding of a product's sum of n terms, which are added one after another, is the root of
-//   (RoundingOfLongSum(n) spread |x|)^2 + (RoundingOfDrift(n) y)^2
-// in units of 2^-24. The spread (RoundingSpread of kernels/backend/common.h) is of terms that go to
-// and fro. Where they have a sign in common, the partial sums grow to y in equal parts, and the
-// squares of their rounding add up to n / 18 of y^2. Thousands of terms of like sizes round alike,
-// which the longest sums make room for. Measured: tests/kernels/cpu/program/sums_test.cc.
-inline float RoundingOfLongSum(int64_t n) {
-  return __builtin_sqrtf(1 + static_cast<float>(n) / 8192);
-}
-inline float RoundingOfDrift(int64_t n) {
-  const float squares = static_cast<float>(n) / 12;
-  return RoundingOfLongSum(n) * __builtin_sqrtf(squares > 1 ? squares : 1);
-}
-
 // An elementwise operation on n floats. What it makes of padding is the caller's to clear.
 struct ElementwiseKernels {
   void (*value)(const float* const* a, float* y, int64_t n);

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "kernels/backend/common.h"
 #include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -49,13 +50,14 @@ class Packer {
         num_steps_(num_steps),
         steps_(steps),
         limits_(limits),
-        placed_(program::PlaceValues(program, PanelRowWidth)) {}
+        placed_(program::PlaceValues(program, PanelRowWidth)),
+        problems_(limits) {}
 
   absl::StatusOr<PackedProgram> Run() {
     DEEPPCR_RETURN_IF_ERROR(CheckSize());
     DEEPPCR_RETURN_IF_ERROR(PackConstants());
     DEEPPCR_RETURN_IF_ERROR(PackTimeTables());
-    DEEPPCR_RETURN_IF_ERROR(first_problem_);
+    DEEPPCR_RETURN_IF_ERROR(problems_.first());
     DEEPPCR_RETURN_IF_ERROR(
         PackSection(program::kOnCondition, placed_.condition, &packed_.condition));
     DEEPPCR_RETURN_IF_ERROR(
@@ -71,19 +73,12 @@ class Packer {
   }
 
  private:
-  // An error comes back to end the packing; but where all are kept, it ends later.
-  absl::Status Note(const absl::Status& status) {
-    if (first_problem_.ok()) first_problem_ = status;
-    return limits_.all_problems == nullptr ? status : limits_.all_problems->Add(status);
-  }
-
   int SectionAt(ValueId id) const { return program::ClassOf(program_.at(id)); }
 
   // The bytes are known before any is taken.
   absl::Status CheckSize() {
-    DEEPPCR_RETURN_IF_ERROR(
-        program::CheckPlaced(program_, placed_, num_steps_, kMostConditionBytes,
-                             [this](const absl::Status& problem) { return Note(problem); }));
+    DEEPPCR_RETURN_IF_ERROR(program::CheckPlaced(program_, placed_, num_steps_, kMostConditionBytes,
+                                                 problems_.Notes()));
     PackedSize floats;
     floats.Add({placed_.constant_floats});
     floats.Add({num_steps_, placed_.time_floats});
@@ -137,13 +132,12 @@ class Packer {
           products_[&instruction],
           NewPanels(num_steps_, instruction.linear.rows, instruction.linear.cols));
     }
-    return program::MakeTimeTables(
-        program_, placed_, num_steps_, steps_, limits_.token,
-        [this](const absl::Status& problem) { return Note(problem); }, packed_.time_tables.data(),
-        [this](const program::StepMatrix& made) {
-          PackLayer(made.step, made.product->linear.cols, made.weight, made.bias,
-                    &products_.at(made.product));
-        });
+    return program::MakeTimeTables(program_, placed_, num_steps_, steps_, limits_.token,
+                                   problems_.Notes(), packed_.time_tables.data(),
+                                   [this](const program::StepMatrix& made) {
+                                     PackLayer(made.step, made.product->linear.cols, made.weight,
+                                               made.bias, &products_.at(made.product));
+                                   });
   }
 
   absl::Status PackSection(int section, const program::PlacedSection& placed,
@@ -266,7 +260,7 @@ class Packer {
   PackedProgram packed_;
   std::map<int64_t, const uint32_t*> seeds_;
   std::map<const Instruction*, PackedPanels> products_;
-  absl::Status first_problem_;
+  PackingProblems problems_;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@ namespace deeppcr::cuda {
 namespace {
 
 using BatchArgs = BlockSequentialArgs<DiffusionView>;
+using DiffusionCoarseArgs = CoarseArgs<DiffusionView>;
 __global__ void __launch_bounds__(kMaxBlockThreads, 1) BatchKernel(const BatchArgs args) {
   DeviceContext context;
   SolveBatchesByTeams(BlockTeam(context), args);
@@ -21,16 +22,19 @@ __global__ void __launch_bounds__(kMaxBlockThreads, 1) HeldSequentialKernel(cons
   DeviceContext context;
   SolveWithHeldLayers(BlockTeam(context), args);
 }
-__global__ void __launch_bounds__(kMaxBlockThreads, 1) HeldCoarseKernel(const CoarseArgs args) {
+__global__ void __launch_bounds__(kMaxBlockThreads, 1)
+    HeldCoarseKernel(const DiffusionCoarseArgs args) {
   DeviceContext context;
   GuessWithHeldLayers(BlockTeam(context), args);
 }
 
-__global__ void __launch_bounds__(kMaxBlockThreads, 1) CoarseKernel(const CoarseArgs args) {
+__global__ void __launch_bounds__(kMaxBlockThreads, 1)
+    CoarseKernel(const DiffusionCoarseArgs args) {
   DeviceContext context;
   GuessCoarsely(BlockTeam(context), args);
 }
-__global__ void __launch_bounds__(kMaxBlockThreads, 1) ClusterCoarseKernel(const CoarseArgs args) {
+__global__ void __launch_bounds__(kMaxBlockThreads, 1)
+    ClusterCoarseKernel(const DiffusionCoarseArgs args) {
 #if __CUDA_ARCH__ >= 900  // as ClusterSequentialKernel
   ClusterContext context;
   GuessCoarsely(ClusterTeam(context), args);
@@ -68,7 +72,7 @@ cudaError_t LaunchBlocks(const ExpansionArgs<DiffusionView>& args, int num_sampl
                          cudaStream_t stream) {
   return LaunchExpansion(args, num_samples, stream);
 }
-cudaError_t LaunchBlocks(const CoarseArgs& args, int num_samples, cudaStream_t stream) {
+cudaError_t LaunchBlocks(const DiffusionCoarseArgs& args, int num_samples, cudaStream_t stream) {
   if (HoldsLayers(args.process, args.num_blocks, kMaxBlockWarps))
     return LaunchSteps(HeldCoarseKernel, args, num_samples, CoarseBytes(args.process), stream);
   return LaunchTeams(CoarseKernel, ClusterCoarseKernel, args, args.num_blocks, num_samples,

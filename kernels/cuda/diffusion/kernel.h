@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/diffusion/coarse_guess.h"
 #include "kernels/cuda/diffusion/reverse_step.h"
 #include "kernels/cuda/loop/block_recurrence.h"
 #include "kernels/cuda/tuning.h"
@@ -19,7 +20,7 @@ class SampleSteps;
 // A Process: one reverse process and the noise and modulation of n samples. Pointers are to device
 // memory.
 struct DiffusionView {
-  static constexpr bool kHasDiagonals = false;
+  static constexpr bool kHasDiagonals = false, kAnySampler = false;
 
   DenoiserView denoiser;
   int64_t num_steps;                        // L
@@ -32,6 +33,9 @@ struct DiffusionView {
   const int32_t* table_of;                  // [n]
 
   DEEPPCR_DEVICE SampleSteps StepsOf(int64_t sample, int32_t draw = 0) const;
+  DEEPPCR_DEVICE const ReverseCoefficients& CoefficientsOf(int64_t step) const {
+    return coefficients[step];
+  }
   constexpr int64_t StepFloats(int rows) const { return DenoiserFloats(denoiser, rows); }
   // Rows are states, one per sample: Run(BatchSteps::At(l)) takes each row through its own sample's
   // step.
@@ -171,90 +175,9 @@ DEEPPCR_DEVICE void SolveBatchesByTeams(const Team& team,
 }
 
 // ---- The coarse guess
-struct CoarseArgs {
-  DiffusionView process;
-  int32_t num_blocks;  // blocks of a sample's team
-  int32_t shooting_interval, num_intervals;
-  const float* initial_states;  // z_0 [n, W], zero beyond D
-  float* guesses;               // y_1..y_P [n, P, W], zero beyond D
-};
-
-// Takes element i of a state through steps [begin, end) with one x0; `guesses` may be null. The
-// coefficients of several steps, then their noise, are loaded before the first of these steps: one
-// after another they would come from the L2 twice a step, 1000 times in a row.
-DEEPPCR_DEVICE float HoldSample(const CoarseArgs& args, const SampleSteps& steps, int64_t begin,
-                                int64_t end, float x0, float clipped, int i, float z, int width,
-                                float* guesses) {
-  const bool real = i < args.process.state_dim;
-  int64_t interval = begin / args.shooting_interval;
-  int64_t interval_end = (interval + 1) * args.shooting_interval;
-  for (int64_t first = begin; first < end; first += kHeldSteps) {
-    HoldCoefficients holds[kHeldSteps];
-    float noise[kHeldSteps];
-    DEEPPCR_UNROLL
-    for (int k = 0; k < kHeldSteps; ++k)
-      holds[k] = args.process.holds[first + k < end ? first + k : end - 1];
-    DEEPPCR_UNROLL
-    for (int k = 0; k < kHeldSteps; ++k) {
-      const bool noisy = real && holds[k].sigma != 0.0F && first + k < end;
-      noise[k] = noisy ? steps.Noise(first + k)[i] : 0.0F;
-    }
-    DEEPPCR_UNROLL
-    for (int k = 0; k < kHeldSteps; ++k) {
-      const int64_t l = first + k;
-      if (l >= end) break;
-      const HoldCoefficients& hold = holds[k];
-      float next = fmaf(hold.clipped, clipped, fmaf(hold.raw, x0, hold.z * z));
-      if (real && hold.sigma != 0.0F) next = fmaf(hold.sigma, noise[k], next);
-      // A guess may be wrong, but not useless.
-      if (isfinite(next)) z = next;
-      if (l + 1 != interval_end && l + 1 != args.process.num_steps) continue;
-      if (guesses != nullptr) guesses[interval * width + i] = z;
-      ++interval;
-      interval_end += args.shooting_interval;
-    }
-  }
-  return z;
-}
-
-// Evaluates the denoiser of `step` every CoarseStride steps, and holds its x0 in between.
-template <class Team, class Step>
-DEEPPCR_DEVICE void GuessSample(const Team& team, const CoarseArgs& args, Step& step) {
-  auto& context = team.context();
-  const DiffusionView& process = args.process;
-  const int64_t sample = context.cluster(), every = CoarseStride(process.num_steps);
-  const int width = process.width;
-  float* const z = SharedFloats(context) + process.StepFloats(1);
-  float* const guesses =
-      team.leads() ? args.guesses + sample * args.num_intervals * width : nullptr;
-  const SampleSteps steps(process, sample);
-  for (int i = context.thread(); i < width; i += context.num_threads())
-    z[i] = args.initial_states[sample * width + i];
-  // A thread has the same elements of z everywhere, so z needs no barrier.
-  for (int64_t begin = 0; begin < process.num_steps; begin += every) {
-    PlaceState(context, z, 0, step, width);
-    team.Sync(kAfterCoarseState);
-    const StepView at = steps.At(begin);
-    step.Predict(at);
-    const int64_t end = begin + every < process.num_steps ? begin + every : process.num_steps;
-    for (int i = context.thread(); i < width; i += context.num_threads()) {
-      const float m = i < process.state_dim ? step.Prediction(i) : 0.0F;
-      const float x0 = fmaf(at.coefficients.x0_m, m, at.coefficients.x0_z * z[i]);
-      z[i] = HoldSample(args, steps, begin, end, x0, step.Clip(x0), i, z[i], width, guesses);
-    }
-  }
-}
-
-// Body of a launch of one team per sample. Shared memory: W floats more than for the sequential
-// solver.
-template <class Team>
-DEEPPCR_DEVICE void GuessCoarsely(const Team& team, const CoarseArgs& args) {
-  auto step = args.process.NewSoleStep(team, SharedFloats(team.context()));
-  GuessSample(team, args, step);
-}
 // Body of a launch of one block per sample: GuessCoarsely with HeldLayers.
 template <class Team>
-DEEPPCR_DEVICE void GuessWithHeldLayers(const Team& team, const CoarseArgs& args) {
+DEEPPCR_DEVICE void GuessWithHeldLayers(const Team& team, const CoarseArgs<DiffusionView>& args) {
   auto step = args.process.NewHeldStep(team, SharedFloats(team.context()));
   GuessSample(team, args, step);
 }

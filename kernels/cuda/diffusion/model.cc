@@ -22,29 +22,24 @@ int64_t NetworkBytes(const DiffusionSpec& spec) {
   return rows * d.hidden_dim * int64_t{sizeof(float)};
 }
 
+// Padded width of hidden layers: one that resident layers have tiles for, where there is one.
+int HiddenWidth(const DenoiserSpec& spec) {
+  const int resident = ResidentWidth(spec.hidden_dim);
+  return spec.kind == DenoiserKind::kResidualMlp && resident > 0 ? resident
+                                                                 : PanelWidth(spec.hidden_dim);
+}
+
 // Rows of a step; 0 where a block has too little memory. Tangents of wide denoisers need no rows.
 int RowsPerStep(const DiffusionModel& model, const LaunchLimits& limits) {
   if (!model.is_wide()) return StepRows(model.view(), limits);
   return CoarseBytes(model.view()) <= limits.shared_bytes ? 1 : 0;
 }
 
-absl::Status CheckForm(const SamplerForm& form) {
-  if (form.carries)
-    return absl::UnimplementedError(
-        "no code for a sampler that carries a memory from step to step (DPMSolverMultistep of "
-        "solver_order 2, HeunDiscrete, a step table with z_c); --backend cpu can run this model");
-  if (form.noise_scale != NoiseScale::kFixed)
-    return absl::UnimplementedError(
-        "no code for a learned variance (variance_type learned, learned_range); --backend cpu can "
-        "run this model");
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status DiffusionModel::UploadNetwork(Device& device, const DiffusionSpec& spec) {
   const DenoiserSpec& d = spec.denoiser;
-  const int64_t hidden = d.hidden_dim, padded = PanelWidth(hidden);
+  const int64_t hidden = d.hidden_dim, padded = HiddenWidth(d);
   const int64_t state = PanelWidth(width_), dim = spec.state_dim;
   DEEPPCR_ASSIGN_OR_RETURN(input_, DevicePanels::Upload(device, 1, hidden, dim, padded, state,
                                                         d.input.weight, d.input.bias));
@@ -167,7 +162,6 @@ absl::StatusOr<DiffusionModel> DiffusionModel::Upload(Device& device, const Diff
                                                       const PackingLimits& limits,
                                                       int64_t max_modulation_bytes) {
   DEEPPCR_RETURN_IF_ERROR(CheckStateDim(spec.state_dim));
-  DEEPPCR_RETURN_IF_ERROR(CheckForm(spec.form));
   DiffusionModel model;
   model.shape_ = ShapeOf(spec);
   model.width_ =
@@ -180,6 +174,7 @@ absl::StatusOr<DiffusionModel> DiffusionModel::Upload(Device& device, const Diff
     return absl::UnimplementedError(StrCat("hidden_dim: a block of this GPU has no memory for ",
                                            spec.denoiser.hidden_dim,
                                            "; --backend cpu can run this model"));
+  model.resident_ = IsResident(model.view(), device.limits());
   if (model.is_wide()) DEEPPCR_RETURN_IF_ERROR(model.UploadMatrices(device, spec));
   DEEPPCR_RETURN_IF_ERROR(model.UploadModulation(device, spec));
   DEEPPCR_RETURN_IF_ERROR(model.FillTables(device, limits, max_modulation_bytes));

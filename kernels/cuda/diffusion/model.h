@@ -19,7 +19,8 @@
 
 namespace deeppcr::cuda {
 
-// A reverse process and its denoiser in a device's memory.
+// A reverse process of the plain form and its denoiser in a device's memory. Other forms are step
+// programs (program/model.h).
 class DiffusionModel {
  public:
   // `device` must outlive the result. Errors: kUnimplemented for a D or H that a block of threads
@@ -41,6 +42,9 @@ class DiffusionModel {
   // True for a denoiser so wide that tangents are multiplied with whole layers (WidePropagation),
   // by cuBLAS.
   bool is_wide() const { return view_.denoiser.hidden_width >= kWideLayer; }
+  // True for a denoiser whose layers a block keeps while it propagates intervals
+  // (resident_propagation.h).
+  bool is_resident() const { return resident_; }
   struct Matrices {
     DeviceMatrices input, output, first, second;
   };
@@ -62,6 +66,7 @@ class DiffusionModel {
 
   SystemShape shape_;
   int width_ = 0, rows_per_step_ = 0;
+  bool resident_ = false;
   float initial_scale_ = 1.0F;
   DiffusionView view_ = {};
   ModulationArgs modulation_ = {};

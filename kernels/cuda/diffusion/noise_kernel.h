@@ -31,7 +31,7 @@ struct NoiseArgs {
   const float* initial_noise;             // [n, D], set where it is given
   float* initial_states;                  // z_0 [n, W], zero beyond D
   float* noise;                           // [n, L, D]
-  int32_t* table_of;                      // [n]
+  int32_t* table_of;                      // [n], or null
 };
 
 // Body of a launch of enough threads for NoiseThreads(args), or fewer.
@@ -50,7 +50,7 @@ DEEPPCR_DEVICE void DrawInitialState(const NoiseArgs& args, const NoiseSource& s
     z[i] = args.initial_scale * (source.given_initial_noise ? given[i] : normals[i - 4 * quad]);
   if (quad > 0) return;
   for (int i = args.state_dim; i < args.width; ++i) z[i] = 0.0F;
-  args.table_of[sample] = source.table;
+  if (args.table_of != nullptr) args.table_of[sample] = source.table;
 }
 
 template <class Context>

@@ -14,6 +14,18 @@
 namespace deeppcr::cuda {
 namespace {
 
+// Samples whose intervals lie in the workspace at a time.
+int64_t SamplesInWorkspace(const LaunchLimits& device, const SpaceSizes& sizes) {
+  return ByWarps(sizes.shape.state_dim, device) ? std::min<int64_t>(sizes.group, kWorkspaceGroup)
+                                                : sizes.iterative;
+}
+// Tapes of the intervals of these samples.
+int64_t TapeFloats(const LaunchLimits& device, const DiffusionModel& model,
+                   const SpaceSizes& sizes) {
+  return SamplesInWorkspace(device, sizes) * sizes.intervals *
+         DenoiserTape::Floats(model.view().denoiser);
+}
+
 class DiffusionRecurrence final : public BlockRecurrence<DiffusionView> {
  public:
   DiffusionRecurrence(Workspace& work, const DiffusionModel& model)
@@ -30,6 +42,9 @@ class DiffusionRecurrence final : public BlockRecurrence<DiffusionView> {
     DEEPPCR_RETURN_IF_ERROR(work_.Take(&table_of_, MemoryKind::kDevice, group));
     DEEPPCR_RETURN_IF_ERROR(
         work_.Take(&coarse_, MemoryKind::kDevice, sizes.iterative * sizes.intervals * work_.width));
+    if (model_.is_resident())
+      DEEPPCR_RETURN_IF_ERROR(
+          work_.Take(&tape_, MemoryKind::kDevice, TapeFloats(work_.limits, model_, sizes)));
     if (model_.is_wide() && sizes.intervals > 0)
       DEEPPCR_RETURN_IF_ERROR(wide_.Allocate(work_.device, model_, sizes.intervals));
     if (!model_.tables_per_sample()) return absl::OkStatus();
@@ -99,16 +114,18 @@ class DiffusionRecurrence final : public BlockRecurrence<DiffusionView> {
   void LaunchGuess(int32_t num_samples) override {
     if (work_.guess.states != coarse_.data() || coarse_.size() == 0) return;
     work_.stream->Launch(
-        CoarseArgs{.process = ProcessFrom(0),
-                   .num_blocks = ChooseTeams(model_.view(), 1, work_.limits).num_blocks,
-                   .shooting_interval = static_cast<int32_t>(work_.interval),
-                   .num_intervals = static_cast<int32_t>(work_.intervals),
-                   .initial_states = work_.initial.data(),
-                   .guesses = coarse_.data()},
+        CoarseArgs<DiffusionView>{
+            .process = ProcessFrom(0),
+            .num_blocks = ChooseTeams(model_.view(), 1, work_.limits).num_blocks,
+            .shooting_interval = static_cast<int32_t>(work_.interval),
+            .num_intervals = static_cast<int32_t>(work_.intervals),
+            .initial_states = work_.initial.data(),
+            .guesses = coarse_.data()},
         num_samples);
   }
 
   void LaunchPropagation(const Propagation& propagation) override {
+    if (model_.is_resident()) return LaunchResident(propagation);
     if (!model_.is_wide()) return BlockRecurrence::LaunchPropagation(propagation);
     const DiffusionView process = ProcessFrom(propagation.first);
     for (int32_t i = 0; i < propagation.num_members; ++i)
@@ -127,6 +144,16 @@ class DiffusionRecurrence final : public BlockRecurrence<DiffusionView> {
   }
   int RowsPerStep() const override { return model_.rows_per_step(); }
 
+  void LaunchResident(const Propagation& propagation) {
+    const PropagationArgs<DiffusionView> args = ArgsOf(propagation);
+    const int64_t intervals = int64_t{propagation.num_members} * work_.intervals;
+    work_.stream->Launch(
+        ResidentArgs{.propagation = args,
+                     .together = ResidentTogether(args.process, intervals, work_.limits),
+                     .tape = {tape_.data()}},
+        propagation.num_members);
+  }
+
   void LaunchModulation(int32_t num_samples) {
     if (work_.shape.input_dim > 0)
       work_.LaunchChain(model_.condition(),
@@ -143,6 +170,7 @@ class DiffusionRecurrence final : public BlockRecurrence<DiffusionView> {
 
   const DiffusionModel& model_;
   WidePropagation wide_;                  // for a wide denoiser
+  DeviceBuffer<float> tape_;              // of a resident one
   std::vector<const float*> step_noise_;  // the caller's, or null
   // Mapped memory: [G], [G, D], [G, H].
   DeviceBuffer<NoiseSource> sources_;
@@ -174,9 +202,11 @@ SpaceSizes SizesOf(const LaunchLimits& device, const DiffusionModel& model,
   sizes.intervals = NumIntervals(shape, limits.min_shooting_interval);
   const int64_t coarse = sizes.iterative * sizes.intervals * model.width() * int64_t{sizeof(float)};
   if (model.is_wide()) sizes.loop_bytes = WidePropagation::Bytes(model, sizes.intervals);
+  if (model.is_resident())
+    sizes.loop_bytes = TapeFloats(device, model, sizes) * int64_t{sizeof(float)};
   if (by_warps) {
     sizes.workspace_bytes =
-        std::min<int64_t>(sizes.group, kWorkspaceGroup) * WorkspaceBytesInParts(device, sizes);
+        SamplesInWorkspace(device, sizes) * WorkspaceBytesInParts(device, sizes);
     sizes.loop_bytes += coarse + sizes.group * int64_t{sizeof(Progress)};
     sizes.product_bytes = model.is_wide() ? kLayerProductBytes : 0;
   } else {

@@ -59,11 +59,22 @@ enum class StepRowsAre : uint8_t {
 // first blocks. A step of one state takes the time that its weights take to arrive, which held
 // weights save. For blocks of threads with a warp for every panel of H' <= kHeldWidth.
 struct NoHeldLayers {
-  static constexpr int kCount = 0;
+  static constexpr int kCount = 0;        // layers in registers
+  static constexpr int kStatePanels = 1;  // panels of a product with states
+  template <int P, class Context>
+  using Panels = StreamedPanels<P, Context>;
   template <class Team>
   DEEPPCR_DEVICE void Hold(const Team&, const DenoiserView&) {}
 };
-struct HeldLayers {
+// Layers that lie in shared memory, all of them.
+struct ResidentLayers {
+  static constexpr int kCount = 0, kStatePanels = 2;
+  template <int P, class Context>
+  using Panels = ResidentPanels<P, Context>;
+  template <class Team>
+  DEEPPCR_DEVICE void Hold(const Team&, const DenoiserView&) {}
+};
+struct HeldLayers : NoHeldLayers {
   static constexpr int kCount = kHeldLayers;
   HeldPanel<kHeldWidth / kPanelCols> layers[kCount];
   template <class Team>
@@ -136,10 +147,10 @@ class DenoiserStep {
   // share it, and all probes are in the first part. The output layer has few panels: its parts are
   // small enough for all warps to have one.
   static constexpr bool kColumns = !kStates && S > 1 + kNumProbes;
-  using AllVectors = PanelTile<1, 1, kStates && (S > 1)>;
+  using AllVectors = PanelTile<Held::kStatePanels, 1, kStates && (S > 1)>;
   using Tile = std::conditional_t<kColumns, PanelTile<2, S <= 21 ? 2 : 6>, AllVectors>;
-  using OutputTile = std::conditional_t<kColumns, PanelTile<1, 8>,
-                                        std::conditional_t<kStates, AllVectors, PanelTile<1, 4>>>;
+  using OutputTile =
+      std::conditional_t<S == 1, AllVectors, PanelTile<1, kColumns ? 8 : 4, kStates>>;
 
   // Features, the input of the output layer.
   template <class Steps>
@@ -161,6 +172,13 @@ class DenoiserStep {
   // What a layer has for each row of its matrix.
   struct OfRow {
     float bias, spread;
+  };
+  // The same of a layer of a residual block, with the modulation of the rows that a lane has sums
+  // of.
+  static constexpr int kQuads = kOneStep ? 1 : (S + kSegments - 1) / kSegments;
+  struct OfBlockRow {
+    float modulation[kQuads];
+    float spread;
   };
   static DEEPPCR_DEVICE auto LoadOf(const PanelLayer& layer) {
     return [&layer](int i) { return OfRow{layer.bias[i], layer.spreads[i]}; };
@@ -235,7 +253,7 @@ class DenoiserStep {
   template <class Steps>
   DEEPPCR_DEVICE void InputLayer(const Steps& steps) {
     const PanelVectors vectors = {state_, state_shape_, rows_};
-    ForRows<S, Tile, kSquares>(
+    ForRows<S, Tile, kSquares, Held::template Panels>(
         team_, d_.input, vectors, LoadOf(d_.input), [&](int i, const OfRow& of_row, const auto& p) {
           const auto state = [&](int r, float sum) {
             return KeepHidden(r, 0, i, sum + of_row.bias);
@@ -269,7 +287,8 @@ class DenoiserStep {
   DEEPPCR_DEVICE void StreamedBlock(const Steps& steps, int block) {
     const PanelLayer layer = d_.first.Next(block);
     ResidualBlock(steps, block, layer, [&](const auto& load, const auto& f) {
-      ForRows<S, Tile, kSquares>(team_, layer, HiddenVectors(hidden_), load, f);
+      ForRows<S, Tile, kSquares, Held::template Panels>(team_, layer, HiddenVectors(hidden_), load,
+                                                        f);
     });
   }
   // What a block has written to inner_ is the hidden vectors of the next block.
@@ -286,11 +305,17 @@ class DenoiserStep {
       return steps.Row(r).modulation[block * d_.hidden_width + i];
     };
     const auto load = [&](int i) {
-      return OfRow{kOneStep ? modulation(0, i) : 0.0F, layer.spreads[i]};
+      OfBlockRow of_row = {{}, layer.spreads[i]};
+      DEEPPCR_UNROLL
+      for (int q = 0; q < kQuads; ++q) {
+        const int r = kOneStep ? 0 : kSegments * q + context_.lane() % kSegments;
+        if (r < rows_) of_row.modulation[q] = modulation(r, i);
+      }
+      return of_row;
     };
-    for_rows(load, [&](int i, const OfRow& of_row, const auto& p) {
+    for_rows(load, [&](int i, const OfBlockRow& of_row, const auto& p) {
       const auto pre_activation = [&](int r, float sum) {
-        return sum + (kOneStep ? of_row.bias : modulation(r, i));
+        return sum + of_row.modulation[kOneStep ? 0 : r / kSegments];
       };
       const auto state = [&](int r, float sum) {
         const float a = KeepPreActivation(r, block, i, pre_activation(r, sum));
@@ -413,18 +438,18 @@ class DenoiserStep {
   // Makes the reverse step of every row.
   template <class Steps>
   DEEPPCR_DEVICE void Finish(const Steps& steps, const float* features) {
-    ForRows<S, OutputTile, kSquares>(team_, d_.output, HiddenVectors(features), LoadOf(d_.output),
-                                     [&](int i, const OfRow& of_row, const auto& p) {
-                                       if constexpr (kStates)
-                                         return ForMine(p, [&](int r, float sum) {
-                                           const float m = sum + of_row.bias;
-                                           const float next =
-                                               Reverse(steps.Row(r), i, m, State(r, i));
-                                           KeepReverse(r, i, m);
-                                           team_.Put(&Next(r, i), i < d_.state_dim ? next : 0.0F);
-                                         });
-                                       FinishTangents(steps.Row(0), i, of_row, p);
-                                     });
+    ForRows<S, OutputTile, kSquares, Held::template Panels>(
+        team_, d_.output, HiddenVectors(features), LoadOf(d_.output),
+        [&](int i, const OfRow& of_row, const auto& p) {
+          if constexpr (kStates)
+            return ForMine(p, [&](int r, float sum) {
+              const float m = sum + of_row.bias;
+              const float next = Reverse(steps.Row(r), i, m, State(r, i));
+              KeepReverse(r, i, m);
+              team_.Put(&Next(r, i), i < d_.state_dim ? next : 0.0F);
+            });
+          FinishTangents(steps.Row(0), i, of_row, p);
+        });
     team_.Sync(kAfterReverseStep);
     float* const read = state_;
     state_ = next_;

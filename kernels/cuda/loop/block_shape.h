@@ -10,10 +10,12 @@
 #include <type_traits>
 
 #include "kernels/cuda/diffusion/kernel.h"
+#include "kernels/cuda/diffusion/resident_propagation.h"
 #include "kernels/cuda/diffusion/tangent_kernel.h"
 #include "kernels/cuda/loop/block_recurrence.h"
 #include "kernels/cuda/loop/newton_shape.h"
 #include "kernels/cuda/loop/pass_kernel.h"
+#include "kernels/cuda/program/kernel.h"
 #include "kernels/cuda/stack/panel_step.h"
 #include "kernels/cuda/tuning.h"
 
@@ -21,11 +23,15 @@ namespace deeppcr::cuda {
 
 constexpr int WidestLayer(const DiffusionView& process) { return process.denoiser.hidden_width; }
 constexpr int WidestLayer(const PanelStackView& process) { return process.width; }
-template <class Process>
-constexpr int BlockWarps(const Process& process, int num_blocks, int max_warps) {
-  const int panels = WidestLayer(process) / kPanelRows / num_blocks;
+constexpr int WidestLayer(const ProgramView& process) { return process.section.widest; }
+constexpr int WarpsOf(int widest_layer, int num_blocks, int max_warps) {
+  const int panels = widest_layer / kPanelRows / num_blocks;
   const int most = max_warps < kMaxBlockWarps ? max_warps : kMaxBlockWarps;
   return panels < most ? panels : most;
+}
+template <class Process>
+constexpr int BlockWarps(const Process& process, int num_blocks, int max_warps) {
+  return WarpsOf(WidestLayer(process), num_blocks, max_warps);
 }
 
 // Bytes of shared memory of steps of `rows` rows.
@@ -33,7 +39,8 @@ template <class Process>
 constexpr size_t StepBytes(const Process& process, int rows) {
   return static_cast<size_t>(process.StepFloats(rows)) * sizeof(float);
 }
-constexpr size_t CoarseBytes(const DiffusionView& process) {
+template <class Process>
+constexpr size_t CoarseBytes(const Process& process) {
   return StepBytes(process, 1) + static_cast<size_t>(process.width) * sizeof(float);
 }
 
@@ -48,6 +55,7 @@ constexpr int TeamBlocks(int widest_layer, int teams, const LaunchLimits& limits
   return blocks;
 }
 constexpr int MostTeamSamples(const PanelStackView&, const LaunchLimits&) { return 1; }
+constexpr int MostTeamSamples(const ProgramView&, const LaunchLimits&) { return 1; }
 constexpr int MostTeamSamples(const DiffusionView& process, const LaunchLimits& limits) {
   int samples = WidestLayer(process) < kWideLayer ? 1 : kTeamSamples;
   while (samples > 1 && StepBytes(process, samples) > limits.shared_bytes) --samples;
@@ -72,6 +80,34 @@ constexpr bool HoldsLayers(const DiffusionView& process, int num_blocks, int max
   const DenoiserView& d = process.denoiser;
   return num_blocks == 1 && !d.ada_ln && d.hidden_width <= kHeldWidth &&
          BlockWarps(process, 1, max_warps) * kPanelRows >= d.hidden_width;
+}
+
+// True where a block has room for all layers of the blocks of a residual denoiser
+// (resident_propagation.h).
+constexpr int ResidentWarps(int max_warps) {
+  return max_warps < kResidentWarps ? max_warps : kResidentWarps;
+}
+constexpr size_t ResidentBytes(const DiffusionView& process, int together, int max_warps) {
+  return static_cast<size_t>(ResidentFloats(process.denoiser, together, ResidentWarps(max_warps))) *
+         sizeof(float);
+}
+constexpr bool IsResident(const DiffusionView& process, const LaunchLimits& limits) {
+  const DenoiserView& d = process.denoiser;
+  return !d.ada_ln && d.hidden_width == ResidentWidth(d.hidden_dim) &&
+         d.state_cols <= kMaxWarpStateDim &&
+         ResidentBytes(process, 1, kResidentWarps) <= limits.shared_bytes;
+}
+// Intervals of a block, of `intervals` in all: as few as keep all multiprocessors at work.
+constexpr int ResidentTogether(const DiffusionView& process, int64_t intervals,
+                               const LaunchLimits& limits) {
+  const int64_t wanted = (intervals + limits.multiprocessors - 1) / limits.multiprocessors;
+  int together = wanted < kResidentIntervals ? static_cast<int>(wanted) : kResidentIntervals;
+  while (ResidentBytes(process, together, kResidentWarps) > limits.shared_bytes) --together;
+  return together;
+}
+constexpr int64_t BlocksOf(const ResidentArgs& args, int num_members) {
+  const int32_t intervals = args.propagation.intervals.tree.num_intervals;
+  return int64_t{num_members} * ((intervals + args.together - 1) / args.together);
 }
 
 // Rows that pass through a step together: all, or as many as a block has memory for; 0 where the
@@ -104,6 +140,12 @@ constexpr int64_t BlocksOf(const ExpansionArgs<Process>& args, int num_samples) 
 }
 constexpr int64_t BlocksOf(const StartArgs& args, int num_samples) {
   return int64_t{num_samples} * (args.pass.tree.num_intervals + 1);
+}
+constexpr size_t ConditionBytes(const ConditionArgs& args) {
+  return static_cast<size_t>(FrameFloats(args.section, 1)) * sizeof(float);
+}
+constexpr int64_t BlocksOf(const ConditionArgs& args, int num_samples) {
+  return num_samples * (args.per_step ? args.process.num_steps : int64_t{1});
 }
 constexpr int64_t BlocksOf(const TangentArgs& args) {
   return int64_t{args.range.count} * args.rows.groups();

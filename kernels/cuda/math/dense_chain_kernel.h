@@ -37,7 +37,8 @@ struct DenseChainArgs {
   int64_t input_stride;  // >= input_dim
   float* outputs;        // [n, output_stride], zeros beyond output_dim
   int64_t output_stride;
-  float* input_copies;   // [n, input_dim], or null
+  float* input_copies;   // [n, copied_dim], or null
+  int64_t copied_dim;    // in [input_dim, input_stride]
   float* amplification;  // [n]; infinite for a NaN; or null
   float* scratch;        // [n, DenseChainFloats(widest)], or null: shared memory
 };
@@ -91,10 +92,12 @@ class DenseChain {
     const float* inputs = args_.inputs + sample_ * args_.input_stride;
     for (int32_t i = context_.thread(); i < args_.input_dim; i += context_.num_threads()) {
       in_[i] = inputs[i];
-      if (first == 0 && args_.input_copies != nullptr)
-        args_.input_copies[sample_ * args_.input_dim + i] = inputs[i];
       for (int c = 1; c < columns; ++c)
         in_[c * args_.widest + i] = i == first + c - 1 ? 1.0F : 0.0F;
+    }
+    if (first == 0 && args_.input_copies != nullptr) {
+      for (int64_t i = context_.thread(); i < args_.copied_dim; i += context_.num_threads())
+        args_.input_copies[sample_ * args_.copied_dim + i] = inputs[i];
     }
     context_.SyncBlock(kAfterInputs);
   }

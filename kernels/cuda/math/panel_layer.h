@@ -152,6 +152,31 @@ class StreamedPanels {
   const float* const weights_;
 };
 
+// The same in shared memory, where a group takes no longer than what it is multiplied with.
+template <int P, class Context>
+class ResidentPanels {
+ public:
+  DEEPPCR_DEVICE ResidentPanels(Context& context, const PanelLayer& layer, int panel)
+      : context_(context),
+        groups_(layer.cols / kPanelCols),
+        weights_(layer.weights + (panel * groups_ * kWarpSize + context.lane()) * 4) {}
+  template <class F>
+  DEEPPCR_DEVICE void ForGroups(const F& f) const {
+    for (int j = 0; j < groups_; ++j) {
+      float w[P][4];
+      DEEPPCR_UNROLL
+      for (int p = 0; p < P; ++p)
+        context_.LoadFour(weights_ + (p * groups_ + j) * kWarpSize * 4, w[p]);
+      f(j, w);
+    }
+  }
+
+ private:
+  Context& context_;
+  const int groups_;
+  const float* const weights_;
+};
+
 // Weights of a lane in a panel, in registers once Hold has put them there.
 template <int kGroups>
 class HeldPanel {
@@ -296,8 +321,10 @@ DEEPPCR_DEVICE PanelSums<1> MultiplyHeld(Context& context, const Panel& panel,
 }
 
 // Calls f(row, load(row), sums) for every row of the layer, by the four lanes that share the row;
-// load(row) before the product, so that what it loads arrives meanwhile.
-template <int S, class Tile, Squares kSquares, class Team, class Load, class F>
+// load(row) before the product, so that what it loads arrives meanwhile. Panels: StreamedPanels or
+// ResidentPanels.
+template <int S, class Tile, Squares kSquares, template <int, class> class Panels = StreamedPanels,
+          class Team, class Load, class F>
 DEEPPCR_DEVICE void ForRows(const Team& team, const PanelLayer& layer, const PanelVectors& vectors,
                             const Load& load, const F& f) {
   constexpr int P = Tile::kPanels, N = Tile::template kVectors<S>;
@@ -311,7 +338,7 @@ DEEPPCR_DEVICE void ForRows(const Team& team, const PanelLayer& layer, const Pan
     decltype(load(row)) loaded[P];
     DEEPPCR_UNROLL
     for (int p = 0; p < P; ++p) loaded[p] = load(row + p * kPanelRows);
-    const StreamedPanels<P, typename Team::Context> weights(context, layer, group * P);
+    const Panels<P, typename Team::Context> weights(context, layer, group * P);
     QuarterSums<P, N, kSquares> quarter(context.lane(), vectors, skipped);
     weights.ForGroups([&](int j, const float(&w)[P][4]) {
       quarter.template Add<Tile::kStops>(context, j, vectors.count, w);

@@ -83,8 +83,26 @@ class CudaStream final : public Stream {
   void Launch(const ExpansionArgs<PanelStackView>& args, int num_samples) override {
     if (Begin()) Note("trajectory", LaunchBlocks(args, num_samples, stream_));
   }
-  void Launch(const CoarseArgs& args, int num_samples) override {
+  void Launch(const CoarseArgs<DiffusionView>& args, int num_samples) override {
     if (Begin()) Note("coarse guess", LaunchBlocks(args, num_samples, stream_));
+  }
+  void Launch(const ResidentArgs& args, int num_members) override {
+    if (Begin()) Note("propagation", LaunchBlocks(args, num_members, stream_));
+  }
+  void Launch(const BlockSequentialArgs<ProgramView>& args, int num_samples) override {
+    if (Begin()) Note("sequential solver", LaunchBlocks(args, num_samples, stream_));
+  }
+  void Launch(const PropagationArgs<ProgramView>& args, int num_samples) override {
+    if (Begin()) Note("propagation", LaunchBlocks(args, num_samples, stream_));
+  }
+  void Launch(const ExpansionArgs<ProgramView>& args, int num_samples) override {
+    if (Begin()) Note("trajectory", LaunchBlocks(args, num_samples, stream_));
+  }
+  void Launch(const CoarseArgs<ProgramView>& args, int num_samples) override {
+    if (Begin()) Note("coarse guess", LaunchBlocks(args, num_samples, stream_));
+  }
+  void Launch(const ConditionArgs& args, int num_samples) override {
+    if (Begin()) Note("condition", LaunchCondition(args, num_samples, stream_));
   }
   void Launch(const StartArgs& args, int num_samples) override {
     if (Begin()) Note("guess", LaunchPass(args, num_samples, stream_));

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/cuda/diffusion/kernel.h"
 #include "kernels/cuda/diffusion/noise_kernel.h"
+#include "kernels/cuda/diffusion/resident_propagation.h"
 #include "kernels/cuda/diffusion/tangent_kernel.h"
 #include "kernels/cuda/loop/block_recurrence.h"
 #include "kernels/cuda/loop/newton_args.h"
@@ -22,6 +23,7 @@
 #include "kernels/cuda/loop/pass_kernel.h"
 #include "kernels/cuda/math/dense_back_kernel.h"
 #include "kernels/cuda/math/dense_chain_kernel.h"
+#include "kernels/cuda/program/kernel.h"
 #include "kernels/cuda/runtime/gemm.h"
 #include "kernels/cuda/stack/backward_args.h"
 #include "kernels/cuda/stack/panel_step.h"
@@ -47,7 +49,13 @@ class Stream {
   virtual void Launch(const BlockSequentialArgs<DiffusionView>& args, int num_samples) = 0;
   virtual void Launch(const PropagationArgs<DiffusionView>& args, int num_samples) = 0;
   virtual void Launch(const ExpansionArgs<DiffusionView>& args, int num_samples) = 0;
-  virtual void Launch(const CoarseArgs& args, int num_samples) = 0;
+  virtual void Launch(const CoarseArgs<DiffusionView>& args, int num_samples) = 0;
+  virtual void Launch(const ResidentArgs& args, int num_members) = 0;
+  virtual void Launch(const BlockSequentialArgs<ProgramView>& args, int num_samples) = 0;
+  virtual void Launch(const PropagationArgs<ProgramView>& args, int num_samples) = 0;
+  virtual void Launch(const ExpansionArgs<ProgramView>& args, int num_samples) = 0;
+  virtual void Launch(const CoarseArgs<ProgramView>& args, int num_samples) = 0;
+  virtual void Launch(const ConditionArgs& args, int num_samples) = 0;
   virtual void Launch(const BlockSequentialArgs<PanelStackView>& args, int num_samples) = 0;
   virtual void Launch(const PropagationArgs<PanelStackView>& args, int num_samples) = 0;
   virtual void Launch(const ExpansionArgs<PanelStackView>& args, int num_samples) = 0;

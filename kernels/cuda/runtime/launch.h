@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/diffusion/kernel.h"
 #include "kernels/cuda/diffusion/noise_kernel.h"
+#include "kernels/cuda/diffusion/resident_propagation.h"
 #include "kernels/cuda/diffusion/tangent_kernel.h"
 #include "kernels/cuda/loop/block_recurrence.h"
 #include "kernels/cuda/loop/newton_args.h"
@@ -15,6 +16,7 @@
 #include "kernels/cuda/loop/pass_kernel.h"
 #include "kernels/cuda/math/dense_back_kernel.h"
 #include "kernels/cuda/math/dense_chain_kernel.h"
+#include "kernels/cuda/program/kernel.h"
 #include "kernels/cuda/stack/backward_args.h"
 #include "kernels/cuda/stack/backward_shape.h"
 #include "kernels/cuda/stack/panel_step.h"
@@ -32,6 +34,8 @@ cudaError_t PrepareModulation(int shared_bytes);
 cudaError_t PrepareNewton(int shared_bytes);
 cudaError_t PreparePanelStack(int shared_bytes);
 cudaError_t PreparePasses(int shared_bytes);
+cudaError_t PrepareProgram(int shared_bytes);
+cudaError_t PrepareResident(int shared_bytes);
 cudaError_t PrepareWideDenoiser(int shared_bytes);
 
 // All launches are asynchronous and return errors of the launch itself.
@@ -55,13 +59,25 @@ cudaError_t LaunchBlocks(const PropagationArgs<DiffusionView>& args, int num_sam
                          cudaStream_t stream);
 cudaError_t LaunchBlocks(const ExpansionArgs<DiffusionView>& args, int num_samples,
                          cudaStream_t stream);
-cudaError_t LaunchBlocks(const CoarseArgs& args, int num_samples, cudaStream_t stream);
+cudaError_t LaunchBlocks(const CoarseArgs<DiffusionView>& args, int num_samples,
+                         cudaStream_t stream);
+cudaError_t LaunchBlocks(const ResidentArgs& args, int num_members, cudaStream_t stream);
 cudaError_t LaunchBlocks(const BlockSequentialArgs<PanelStackView>& args, int num_samples,
                          cudaStream_t stream);
 cudaError_t LaunchBlocks(const PropagationArgs<PanelStackView>& args, int num_samples,
                          cudaStream_t stream);
 cudaError_t LaunchBlocks(const ExpansionArgs<PanelStackView>& args, int num_samples,
                          cudaStream_t stream);
+
+cudaError_t LaunchBlocks(const BlockSequentialArgs<ProgramView>& args, int num_samples,
+                         cudaStream_t stream);
+cudaError_t LaunchBlocks(const PropagationArgs<ProgramView>& args, int num_samples,
+                         cudaStream_t stream);
+cudaError_t LaunchBlocks(const ExpansionArgs<ProgramView>& args, int num_samples,
+                         cudaStream_t stream);
+cudaError_t LaunchBlocks(const CoarseArgs<ProgramView>& args, int num_samples, cudaStream_t stream);
+// What a condition gives, one block per sample, or per sample and step.
+cudaError_t LaunchCondition(const ConditionArgs& args, int num_samples, cudaStream_t stream);
 
 // Propagation of wide denoisers: states, and tangents between two products.
 cudaError_t LaunchBlocks(const IntervalStepArgs& args, cudaStream_t stream);

@@ -73,12 +73,9 @@ _GROUPS = r'j < groups_; \+\+j'
 _TILES = r'tile = team\.warp'
 
 
-def _panels(tile, outputs):
-    """Loops over the groups of a layer. A warp takes `tile` panels of a hidden layer together;
-    `outputs` warps have a share of the output layer."""
-    return (Trips(_GROUPS, tile, 'LDG.128', r'InputLayer\(steps\)'),
-            Trips(_TILES, 1, call=r'd_\.output', warps=outputs),
-            Trips(_GROUPS, 8, 'LDG.128', r'd_\.output'), Trips(_GROUPS, 8 * tile, 'LDG.128'))
+# Loops over the groups of a layer, of which a warp takes a panel; two warps have the output layer's.
+_PANELS = (Trips(_GROUPS, 1, 'LDG.128', r'InputLayer\(steps\)'), Trips(_TILES, 1, call='OutputTile', warps=2),
+           Trips(_GROUPS, 8, 'LDG.128', 'OutputTile'), Trips(_GROUPS, 8, 'LDG.128'))
 
 
 _RESIDUAL = (r'Modulate\(steps', r'InnerLayer\(steps', r'OuterLayer\(steps', 'NormOfRow')
@@ -95,10 +92,21 @@ _DIFFUSION = ('diffusion_kernel.cu', 'kernel.cu')
 _STEPS = Route(_RESIDUAL)
 
 
-def _propagation(part, route, times, tile, outputs, kernel):
-    return Launch(part, _DIFFUSION, 'PropagationKernelILi21ENS0_13Diffusion', 'Silu', 16,
-                  (Trips(_BLOCKS, 3),) + _panels(tile, outputs), (), _STEPS + route, times, (('kernel', kernel),),
-                  blocks=1000)
+# Eight intervals a block: their states, a layer's 16 panels by eight warps in pairs, the output layer's
+# two in four parts of the states; then a tile of tangents a warp. Loops of an interval's elements end
+# where they begin, but for those that a lane has four of.
+_RESIDENT = (
+    Trips(r'4 \* context_\.thread', 48, call='d_\.first'), Trips(r'4 \* context_\.thread', 2),
+    Trips(_BLOCKS, 3), Trips(r'b < d_\.num_blocks', 3),
+    Trips(_GROUPS, 1, call=r'InputLayer\(steps\)'), Trips(_GROUPS, 8 * 12, 'FFMA', 'OutputTile'),
+    Trips(_GROUPS, 8), Trips(_TILES, 1))
+_OF_DIM = Trips(r'i = context\.lane', 4, call='hidden_dim|LengthOf')
+
+
+def _propagation(part, route, times, kernel):
+    return Launch(part, ('resident_propagation.cu',), 'ResidentKernelILi2ELi16', 'Silu', 8,
+                  _RESIDENT + (_OF_DIM, Trips(r'i = context_\.lane\(\); i < count', 1)), (), _STEPS + route, times,
+                  (('kernel', kernel),), blocks=125)
 
 
 def _rest(part, route, times):
@@ -126,21 +134,22 @@ WORKLOADS = (
             ('update of an interval', Trips(r'i = warp_', 1, call='UpdateInterval')))),
     Workload('W4 sequential', 'L = 1000, D = 16, H = 128, silu', (
         Launch('steps', _DIFFUSION, 'HeldSequentialKernel', 'Silu', 16,
-               (Trips(r'l = args\.begin', 1000), Trips(_BLOCKS, 0)) + _panels(1, 2), (), _STEPS,
+               (Trips(r'l = args\.begin', 1000), Trips(_BLOCKS, 0)) + _PANELS, (), _STEPS,
                row=(('kernel', 'held_sequential'),)),),
         others=2, per=1000, hot=(
             ('step', Trips(r'l = args\.begin', 1)),)),
     Workload('W4 Newton', 'C = 1: the coarse guess, three full passes and two corrections', (
         Launch('guess', _DIFFUSION, 'HeldCoarseKernel', 'Silu', 16,
                (Trips('begin = 0', 16), Trips(_BLOCKS, 0), Trips(r'i = context\.thread', 1, warps=1),
-                Trips('l = begin', 63 * 3, 'FFMA')) + _panels(1, 2), (), _STEPS,
+                Trips('l = begin', 63 * 3, 'FFMA')) + _PANELS, (), _STEPS,
                row=(('kernel', 'held_coarse_guess'),)),
-        _propagation('full propagation', Route((r'Rows<1>\(0',)), 3, 2, 14, 'propagation'),
-        _propagation('propagation of a correction', Route(('return Columns',)), 2, 1, 8, 'propagation_of_correction'),
+        _propagation('full propagation', Route(('TakeProbes', 'PickUpInput', 'LengthOf')), 3, 'resident_propagation'),
+        _propagation('propagation of a correction', Route(('TakeColumns',)), 2, 'resident_correction'),
         _rest('rest of a full pass', _FULL, 3), _rest('rest of a correction', _CORRECTION, 2)),
         others=2, hot=(
-            ('layer of all rows', Trips(_TILES, 1, call='StreamedBlock')),
-            ('its weights and rows', Trips(_GROUPS, 1, call='StreamedBlock')), *_NODES)),
+            ('layer of states', Trips(_TILES, 1, call='StreamedBlock')),
+            ('its weights and states', Trips(_GROUPS, 1, call='StreamedBlock')),
+            ('layer of a tile of tangents', Trips(r'b < d_\.num_blocks', 1)), *_NODES)),
 )
 
 
@@ -160,9 +169,9 @@ CEILINGS = (
     Ceiling('W1 Newton', '', 'spill', 0),
     Ceiling('W4 sequential', '', 'spill', 20),  # weights that a thread holds from step to step
     Ceiling('W4 Newton', 'begin = 0', 'spill', 32),
-    # Where an answer goes and the rule of its activation, read once a step of some 14,000 cycles.
-    Ceiling('W4 Newton', r'at_\.begin', 'spill', 7),
-    Ceiling('W4 Newton', r'tile = team|j < groups_|context_\.warp|level', 'spill', 0),
+    # Addresses, read once a step of some 50,000 cycles.
+    Ceiling('W4 Newton', r'job = context_\.warp|shooting_interval', 'spill', 50),
+    Ceiling('W4 Newton', r'tile = team|j < groups_|b < d_|k = warp|level', 'spill', 2),
     Ceiling('W1 Newton', 'level', 'fence', 1),
     Ceiling('W4 Newton', 'level', 'fence', 1),
     Ceiling('W1 Newton', _PASSES, 'fence', 2),
@@ -171,5 +180,5 @@ CEILINGS = (
     Ceiling('W1 Newton', r'k = warp;', 'LD.32', 0),  # the nodes of a block lie in its own memory
     Ceiling('W1 Newton', r'begin = context_\.thread', 'LD.128', 4),
     Ceiling('W1 Newton', r'begin = context_\.thread', 'LD.32', 0),
-    Ceiling('W4 Newton', _GROUPS, 'LDS.128', 0.25, 'FFMA'),
+    Ceiling('W4 Newton', _GROUPS, 'LDS.128', 0.34, 'FFMA'),
 )

@@ -61,7 +61,8 @@ class BackwardTest : public ::testing::TestWithParam<size_t> {
   bool GoesBack(const SystemSpec& spec) const {
     const auto* stack = std::get_if<DenseStackSpec>(&spec);
     const int64_t dim = stack == nullptr ? 0 : stack->state_dim;
-    if (stack == nullptr ? backend().programs : dim <= backend().max_reversed_dim) return true;
+    if (stack == nullptr ? backend().reverses_programs : dim <= backend().max_reversed_dim)
+      return true;
     const auto made = backend().create();
     const auto system = made->NewSystem(spec, {.backward = true});
     EXPECT_TRUE(absl::IsUnimplemented(system.ok() ? (*system)->NewBackwardSpace({}).status()

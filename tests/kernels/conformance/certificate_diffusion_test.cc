@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attacks on the claims of diffusion models: clips that act in most steps, kinked and smooth
+// Attacks on the claims of diffusion models on the CPU, or, linked with cuda_cases.cc, on cuda: clips that act in most steps, kinked and smooth
 // denoisers of both kinds with large outputs, guesses of every kind.
 #include <gtest/gtest.h>
 
@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <random>
 
-#include "kernels/cpu/cpu_backend.h"
 #include "kernels/program/denoiser_program.h"
 #include "kernels/solver/registry.h"
 #include "tests/testing/larger.h"
@@ -100,7 +99,7 @@ void CertificateDiffusionTest::CountProcess(const DiffusionOptions& drawn,
   const program::Program program = *program::ProgramOfDenoiser(spec);
   const SystemSpec system =
       GetParam() ? SystemSpec(program::WithProgram(spec, program)) : SystemSpec(spec);
-  const SolverRig rig(*cpu::NewCpuBackend(), system);
+  const SolverRig rig(NewBackendOfUsers(), system);
   SampleInputs request{.num_samples = 1, .seed = 5, .first_sample = static_cast<uint64_t>(index)};
   const Solved sequential = rig.Solve({.solver = "sequential"}, request);
   if (!sequential.reports[0].converged) return;

@@ -219,7 +219,6 @@ TEST(SamplersGuessTest, IsExactWhereTheDenoisedSampleStaysTheSame) {
     const int64_t dim = ShapeOf(process.spec()).state_dim;
     const SampleInputs request = {.num_samples = 1, .seed = 53};
     for (const BackendCase& backend : BackendCases()) {
-      if (!backend.programs) continue;
       const SolverRig rig(backend.create(), process.spec());
       const Solved want = rig.Solve({.solver = "sequential"}, request);
       const std::vector<double> states(want.trajectory.begin(), want.trajectory.end());
@@ -316,18 +315,14 @@ TEST_P(SamplersBackwardTest, GradientsByTheInitialNoiseAreScaled) {
   EXPECT_EQ(scaled.step_noise, plain.step_noise);
 }
 
-// Every sampler on every backend, or on those with a way back, which are those with code for
-// programs.
+// Every sampler on every backend, or on those that take it back.
 std::vector<std::tuple<size_t, size_t>> SamplersOn(bool with_way_back) {
   std::vector<std::tuple<size_t, size_t>> cases;
   for (size_t backend = 0; backend < BackendCases().size(); ++backend) {
     const BackendCase& row = BackendCases()[backend];
-    if (row.name == "cpu_programs" || (with_way_back && !row.programs)) continue;
-    for (size_t sampler = 0; sampler < kSamplers.size(); ++sampler) {
-      // A form is put together from instructions of a program.
-      if (row.programs || FormOf(ConfigOf(kSamplers[sampler])) == SamplerForm{})
-        cases.emplace_back(backend, sampler);
-    }
+    if (row.name.ends_with("_programs") || (with_way_back && !row.reverses_programs)) continue;
+    for (size_t sampler = 0; sampler < kSamplers.size(); ++sampler)
+      cases.emplace_back(backend, sampler);
   }
   return cases;
 }

@@ -77,17 +77,6 @@ TEST(CudaErrorsTest, SaysWhatItCannotTake) {
               "1000 are left of those allowed");
   ExpectError(refusal(wide.spec(), {}, {}), absl::StatusCode::kUnimplemented,
               "takes 1 .. 256, got 257; --backend cpu");
-  // By name, so that `auto` lets the CPU serve them.
-  const RandomDiffusion remembers({.form = {.carries = true}});
-  ExpectError(
-      refusal(remembers.spec(), {}, {}), absl::StatusCode::kUnimplemented,
-      "no code for a sampler that carries a memory from step to step (DPMSolverMultistep of "
-      "solver_order 2, HeunDiscrete, a step table with z_c); --backend cpu");
-  for (const NoiseScale scale : {NoiseScale::kLearned, NoiseScale::kLearnedRange}) {
-    const RandomDiffusion learned({.form = {.noise_scale = scale}});
-    ExpectError(refusal(learned.spec(), {}, {}), absl::StatusCode::kUnimplemented,
-                "no code for a learned variance (variance_type learned, learned_range); --backend");
-  }
 }
 
 }  // namespace

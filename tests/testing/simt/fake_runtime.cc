@@ -218,7 +218,26 @@ cudaError_t LaunchBlocks(const PropagationArgs<PanelStackView>& args, int num_sa
 cudaError_t LaunchBlocks(const ExpansionArgs<PanelStackView>& args, int num_samples, cudaStream_t) {
   return Run(args, num_samples);
 }
-cudaError_t LaunchBlocks(const CoarseArgs& args, int num_samples, cudaStream_t) {
+cudaError_t LaunchBlocks(const CoarseArgs<DiffusionView>& args, int num_samples, cudaStream_t) {
+  return Run(args, num_samples);
+}
+cudaError_t LaunchBlocks(const ResidentArgs& args, int num_members, cudaStream_t) {
+  return Run(args, num_members);
+}
+cudaError_t LaunchBlocks(const BlockSequentialArgs<ProgramView>& args, int num_samples,
+                         cudaStream_t) {
+  return Run(args, num_samples);
+}
+cudaError_t LaunchBlocks(const PropagationArgs<ProgramView>& args, int num_samples, cudaStream_t) {
+  return Run(args, num_samples);
+}
+cudaError_t LaunchBlocks(const ExpansionArgs<ProgramView>& args, int num_samples, cudaStream_t) {
+  return Run(args, num_samples);
+}
+cudaError_t LaunchBlocks(const CoarseArgs<ProgramView>& args, int num_samples, cudaStream_t) {
+  return Run(args, num_samples);
+}
+cudaError_t LaunchCondition(const ConditionArgs& args, int num_samples, cudaStream_t) {
   return Run(args, num_samples);
 }
 cudaError_t LaunchBlocks(const IntervalStepArgs& args, cudaStream_t) { return Run(args); }

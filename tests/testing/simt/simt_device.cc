@@ -81,12 +81,40 @@ class SimtStream final : public cuda::Stream {
   void Launch(const cuda::ExpansionArgs<cuda::PanelStackView>& args, int n) override {
     Expansion(args, n);
   }
-  void Launch(const cuda::CoarseArgs& args, int num_samples) override {
+  void Launch(const cuda::ResidentArgs& args, int num_members) override {
+    const int max_warps = options_.limits.max_warps;
+    const LaunchShape shape = {
+        .num_clusters = static_cast<int>(cuda::BlocksOf(args, num_members)),
+        .num_threads = cuda::ResidentWarps(max_warps) * kWarpSize,
+        .shared_bytes = cuda::ResidentBytes(args.propagation.process, args.together, max_warps)};
+    cuda::WithResidentTiles(args.propagation.process.denoiser, [&](auto state, auto hidden) {
+      Run(shape, [&](Thread& t) { cuda::PropagateResident<state.value, hidden.value>(t, args); });
+    });
+  }
+  void Launch(const cuda::BlockSequentialArgs<cuda::ProgramView>& args, int n) override {
+    Sequential(args, n);
+  }
+  void Launch(const cuda::PropagationArgs<cuda::ProgramView>& args, int n) override {
+    Propagation(args, n);
+  }
+  void Launch(const cuda::ExpansionArgs<cuda::ProgramView>& args, int n) override {
+    Expansion(args, n);
+  }
+  void Launch(const cuda::CoarseArgs<cuda::ProgramView>& args, int num_samples) override {
+    Coarse(args, num_samples);
+  }
+  void Launch(const cuda::ConditionArgs& args, int num_samples) override {
+    const int warps = cuda::WarpsOf(args.section.widest, 1, options_.limits.max_warps);
+    Run({.num_clusters = static_cast<int>(cuda::BlocksOf(args, num_samples)),
+         .num_threads = warps * kWarpSize,
+         .shared_bytes = cuda::ConditionBytes(args)},
+        [&](Thread& thread) { cuda::GiveCondition(thread, args); });
+  }
+  void Launch(const cuda::CoarseArgs<cuda::DiffusionView>& args, int num_samples) override {
     if (HoldsLayers(args.process, args.num_blocks))
       return RunTeams(args, 1, num_samples, cuda::CoarseBytes(args.process),
                       [&](const auto& team) { cuda::GuessWithHeldLayers(team, args); });
-    RunTeams(args, args.num_blocks, num_samples, cuda::CoarseBytes(args.process),
-             [&](const auto& team) { cuda::GuessCoarsely(team, args); });
+    Coarse(args, num_samples);
   }
   void Launch(const cuda::StartArgs& args, int num_samples) override {
     Run({.num_clusters = static_cast<int>(cuda::BlocksOf(args, num_samples)),
@@ -204,6 +232,11 @@ class SimtStream final : public cuda::Stream {
   template <class Process>
   void Expansion(const cuda::ExpansionArgs<Process>& args, int num_samples) {
     Run(StepsShape(args, num_samples, 1), [&](Thread& t) { cuda::ExpandIntervals(t, args); });
+  }
+  template <class Process>
+  void Coarse(const cuda::CoarseArgs<Process>& args, int num_samples) {
+    RunTeams(args, args.num_blocks, num_samples, cuda::CoarseBytes(args.process),
+             [&](const auto& team) { cuda::GuessCoarsely(team, args); });
   }
   template <class Args>
   LaunchShape PassShape(const Args& args, int num_samples) const {

@@ -34,11 +34,20 @@ ResolvedOptions CoarseNewton(int64_t steps, int64_t interval) {
 }
 
 TEST(DiffusionKernelTest, ColumnsThatDoNotFitGoAlongWithTheStateAgain) {
-  for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp}) {
-    const RandomDiffusion process(
-        {.kind = kind, .state_dim = 12, .hidden_dim = 30, .num_steps = 20, .output_gain = 0.2});
+  struct Case {
+    DenoiserKind kind;
+    int64_t hidden_dim;   // no resident one
+    size_t shared_bytes;  // for eight rows
+  };
+  for (const auto& [kind, hidden_dim, shared_bytes] :
+       {Case{DenoiserKind::kResidualMlp, 150, 20'000}, Case{DenoiserKind::kAdaLnMlp, 30, 8000}}) {
+    const RandomDiffusion process({.kind = kind,
+                                   .state_dim = 12,
+                                   .hidden_dim = hidden_dim,
+                                   .num_steps = 20,
+                                   .output_gain = 0.2});
     DeviceOptions small;
-    small.limits.shared_bytes = 8000;  // nine rows
+    small.limits.shared_bytes = shared_bytes;
     const ResolvedOptions options = CoarseNewton(20, 3);
     const SampleInputs request{.num_samples = 2, .seed = 3};
     const SolverRig roomy(BackendOn({}), process.spec());
@@ -167,6 +176,70 @@ TEST(HeldLayersTest, EveryBarrierIsNeeded) {
   for (const int site : {int{cuda::kAfterInitialState}, int{cuda::kAfterInputLayer},
                          int{cuda::kAfterResidualBlock}, int{cuda::kAfterReverseStep}})
     EXPECT_TRUE(orders.Notice(site)) << "site " << site;
+}
+
+// ---- Layers in shared memory while intervals are propagated
+// Two interval ends of six, by blocks of two intervals or all of them, with one warp or several,
+// and with one step an interval or three, of which the last one lacks some.
+TEST(ResidentLayersTest, BitsDependOnNoShapeOfALaunch) {
+  for (const auto& [state_dim, hidden_dim] :
+       {std::pair{5, 30}, std::pair{16, 40}, std::pair{17, 64}, std::pair{12, 128}}) {
+    const RandomDiffusion process({.state_dim = state_dim,
+                                   .hidden_dim = hidden_dim,
+                                   .num_blocks = 2,
+                                   .num_steps = 11,
+                                   .output_gain = 0.2});
+    DeviceOptions one_warp, many_warps, one_block;
+    one_warp.limits.max_warps = 1;
+    many_warps.limits.max_warps = cuda::kResidentWarps;
+    one_block.limits.multiprocessors = 1;
+    const auto device = NewSimtDevice({});
+    EXPECT_TRUE(cuda::DiffusionModel::Upload(*device, process.spec(), {})->is_resident());
+    const SampleInputs request{.num_samples = 2, .seed = 5};
+    for (const int64_t interval : {1, 3}) {
+      const ResolvedOptions options = CoarseNewton(11, interval);
+      const Solved right = SolverRig(BackendOn({}), process.spec()).Solve(options, request);
+      ASSERT_FALSE(right.reports.empty());
+      EXPECT_TRUE(right.reports[0].converged && !right.reports[0].fallback);
+      for (const DeviceOptions& other : {one_warp, many_warps, one_block}) {
+        const Solved solved = SolverRig(BackendOn(other), process.spec()).Solve(options, request);
+        EXPECT_TRUE(right.SameAnswers(solved)) << state_dim << " " << hidden_dim;
+        EXPECT_EQ(right.reports[0].error_estimate, solved.reports[0].error_estimate);
+      }
+    }
+  }
+}
+
+// Rounded factors lead to the same answer as exact ones, in no more passes.
+TEST(ResidentLayersTest, TakesNoMorePassesThanExactTangents) {
+  const RandomDiffusion process(
+      {.state_dim = 12, .hidden_dim = 40, .num_blocks = 3, .num_steps = 40, .output_gain = 0.4});
+  DeviceOptions small;
+  small.limits.shared_bytes = 50'000;  // for steps, and not for layers
+  const SampleInputs request{.num_samples = 3, .seed = 5};
+  const ResolvedOptions options = CoarseNewton(40, 1);
+  const Solved rounded = SolverRig(BackendOn({}), process.spec()).Solve(options, request);
+  const Solved exact = SolverRig(BackendOn(small), process.spec()).Solve(options, request);
+  for (size_t s = 0; s < 3; ++s) {
+    EXPECT_TRUE(rounded.reports[s].converged && !rounded.reports[s].fallback);
+    EXPECT_LE(rounded.reports[s].iterations, exact.reports[s].iterations);
+    EXPECT_LE(*rounded.reports[s].error_estimate, 2 * *exact.reports[s].error_estimate);
+  }
+}
+
+// Of intervals of several steps, in blocks of several intervals. That before the numbers of
+// elements are replaced is not seen to be needed: products of tiles, which wait for all lanes but
+// order no memory, come between.
+TEST(ResidentLayersTest, EveryBarrierIsNeeded) {
+  std::vector<RandomDiffusion> processes;
+  processes.emplace_back(DiffusionOptions{
+      .state_dim = 12, .hidden_dim = 70, .num_blocks = 2, .num_steps = 8, .output_gain = 0.2});
+  DeviceOptions device;
+  device.limits.multiprocessors = 2;
+  device.limits.max_warps = 4;
+  const auto orders = Orders(processes, device);
+  for (int site = cuda::kAfterResidentEntries; site < cuda::kNumResidentSites; ++site)
+    EXPECT_EQ(orders.Notice(site), site != cuda::kBeforeElements) << "site " << site;
 }
 
 // ---- Wide layers, which a cluster of blocks shares

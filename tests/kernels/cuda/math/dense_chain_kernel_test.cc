@@ -73,6 +73,7 @@ Applied Apply(const Chain& chain, int num_warps, bool in_shared,
                                   .outputs = applied.outputs.data(),
                                   .output_stride = stride,
                                   .input_copies = applied.copies.data(),
+                                  .copied_dim = chain.widths.front(),
                                   .amplification = applied.amplification.data(),
                                   .scratch = in_shared ? nullptr : scratch.data()};
   const simt::LaunchShape shape{.num_clusters = kSamples,

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_MATH_TANGENT_TILES_H_
+#define DEEPPCR_KERNELS_CUDA_MATH_TANGENT_TILES_H_
+
+// Sixteen tangents through the layers of a network, by a warp, on the tensor cores: each stays in
+// registers from layer to layer.
+//
+// With X [16, cols] the tangents as rows, a layer takes X to X L^T. mma.m16n8k8
+// (runtime/device_context.h) leaves tile p of a product, eight columns, in lane 4 g + t as columns
+// 2 t and 2 t + 1 of rows g and g + 8. Which elements these columns are is free: here they are
+// First(t) + 2 p and the next, where First(t) is that of the t-th quarter. So an accumulator is
+// where the next layer wants its factor; and four elements one after another, of a row of L and the
+// lane's quarter, are the factors of two products, and are where PanelPlace has them for one load
+// that meets no other lane's bank.
+//
+// Factors are TF32: those of X are rounded, those of L cut off, so that layers are read as they
+// are. What is lost is 2^-10 of a layer's product at most; sums are floats, and so is what a
+// residual path adds.
+
+#include <cstdint>
+
+#include "kernels/cuda/math/panel_layer.h"
+#include "kernels/cuda/runtime/device_code.h"
+
+namespace deeppcr::cuda {
+
+inline constexpr int kTileTangents = 16;
+
+// Element 2 p + e of a lane's elements, of vectors of `cols` elements.
+struct TileElements {
+  int first;
+
+  template <class Context>
+  DEEPPCR_DEVICE TileElements(Context& context, int cols)
+      : first(context.lane() % kSegments * (cols / kSegments)) {}
+  DEEPPCR_DEVICE int At(int p, int e) const { return first + 2 * p + e; }
+};
+
+// Vectors of 8 kTiles elements.
+template <int kTiles>
+struct TangentTiles {
+  // Of tile p: elements 2 p and 2 p + 1 of tangent g, then of tangent g + 8.
+  float at[kTiles][4];
+};
+
+// y = X L^T without bias, for a layer of 8 kIn columns and 8 kOut rows in shared memory.
+template <int kIn, int kOut, class Context>
+DEEPPCR_DEVICE void MultiplyTiles(Context& context, const PanelLayer& layer,
+                                  const TangentTiles<kIn>& x, TangentTiles<kOut>& y) {
+  const int g = context.lane() / kSegments, t = context.lane() % kSegments;
+  constexpr int kGroups = 8 * kIn / kPanelCols;
+  // The lane's weights of tile p: those of row 2 p behind its row of tile 0.
+  const int first_row = 8 * kOut / kSegments * (g / 2) + g % 2;
+  int places[kOut];
+  DEEPPCR_UNROLL
+  for (int p = 0; p < kOut; ++p) {
+    const int row = first_row + 2 * p;
+    places[p] = (row / kPanelRows * kGroups * kWarpSize + row % kPanelRows * kSegments + t) * 4;
+    DEEPPCR_UNROLL
+    for (int r = 0; r < 4; ++r) y.at[p][r] = 0.0F;
+  }
+  DEEPPCR_UNROLL
+  for (int j = 0; j < kGroups; ++j) {
+    float a[2][4];
+    DEEPPCR_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      const float(&factor)[4] = x.at[2 * j + h];
+      a[h][0] = Context::RoundToTf32(factor[0]);
+      a[h][1] = Context::RoundToTf32(factor[2]);
+      a[h][2] = Context::RoundToTf32(factor[1]);
+      a[h][3] = Context::RoundToTf32(factor[3]);
+    }
+    DEEPPCR_UNROLL
+    for (int p = 0; p < kOut; ++p) {
+      float w[4];
+      context.LoadFour(layer.weights + places[p] + j * kWarpSize * 4, w);
+      DEEPPCR_UNROLL
+      for (int i = 0; i < 4; ++i) w[i] = Context::CutToTf32(w[i]);
+      context.AddProduct(a[0], {w[0], w[1]}, y.at[p]);
+      context.AddProduct(a[1], {w[2], w[3]}, y.at[p]);
+    }
+  }
+}
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_MATH_TANGENT_TILES_H_

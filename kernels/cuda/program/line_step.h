@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_PROGRAM_LINE_STEP_H_
+#define DEEPPCR_KERNELS_CUDA_PROGRAM_LINE_STEP_H_
+
+// Instructions along an axis, by a warp for each line of each row: reductions, norms and softmax.
+// A tangent's warp forms what it needs of the state's line by itself. Sums have the order that the
+// lanes of a warp give them, whatever lines and rows are beside them.
+
+#include <math.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/math/layer_norm.h"
+#include "kernels/cuda/math/rounding_source.h"
+#include "kernels/cuda/math/slope_near.h"
+#include "kernels/cuda/program/element_step.h"
+#include "kernels/cuda/program/frame.h"
+#include "kernels/cuda/program/view.h"
+#include "kernels/cuda/runtime/device_code.h"
+#include "kernels/iteration/pass.h"
+
+namespace deeppcr::cuda {
+
+// The largest of f(0), ..., f(length - 1) as `better` says: better(a, b) is true where a is to be
+// taken before b. Known to all lanes.
+template <class Context, class F, class Better>
+DEEPPCR_DEVICE float BestByWarp(Context& context, int length, const F& f, const Better& better) {
+  float best = f(context.lane() < length ? context.lane() : 0);
+  for (int i = context.lane() + kWarpSize; i < length; i += kWarpSize) {
+    const float x = f(i);
+    if (better(x, best)) best = x;
+  }
+  DEEPPCR_UNROLL
+  for (int mask = kWarpSize / 2; mask > 0; mask /= 2) {
+    const float x = context.ShuffleXor(best, mask);
+    if (better(x, best)) best = x;
+  }
+  return context.Shuffle(best, 0);
+}
+
+// A line of an instruction's operand, and of its result unless the instruction is a reduction.
+template <class Context>
+class LineStep {
+ public:
+  DEEPPCR_DEVICE LineStep(Context& context, const Frame& frame, const ProgramRows& rows,
+                          const ProgramStepView& step, const ProgramInstruction& instruction,
+                          int64_t salt, int line)
+      : context_(context),
+        rows_(rows),
+        instruction_(instruction),
+        salt_(salt),
+        line_(line),
+        length_(instruction.length),
+        first_(line / instruction.inner * instruction.length * instruction.inner +
+               line % instruction.inner),
+        operand_(frame, step, instruction.operands[0]),
+        result_(frame[instruction.result]) {}
+
+  // Makes row r < rows.count of the line; the state's row with the size of its rounding.
+  DEEPPCR_DEVICE void Make(int r) const {
+    switch (instruction_.op) {
+      case Op::kSum:
+      case Op::kMean:
+        return r == 0 ? Sum() : TangentOfSum(r);
+      case Op::kLargest:
+        return r == 0 ? Largest() : TangentOfLargest(r);
+      case Op::kSoftmax:
+        return Softmax(r);
+      default:
+        return Normalize(r);
+    }
+  }
+
+ private:
+  using Op = program::Op;
+
+  DEEPPCR_DEVICE int At(int i) const { return first_ + i * instruction_.inner; }
+  DEEPPCR_DEVICE float X(int i) const { return operand_[At(i)]; }
+  DEEPPCR_DEVICE float T(int r, int i) const { return operand_.Of(r, At(i)); }
+  DEEPPCR_DEVICE bool IsProbe(int r) const { return r >= 1 && r <= rows_.probes; }
+  template <class F>
+  DEEPPCR_DEVICE float SumOf(const F& f) const {
+    return SumByWarp(context_, length_, f);
+  }
+  template <class F>
+  DEEPPCR_DEVICE void ForLine(const F& f) const {
+    for (int i = context_.lane(); i < length_; i += kWarpSize) f(i);
+  }
+  DEEPPCR_DEVICE float Divisor() const {
+    return instruction_.op == Op::kMean ? static_cast<float>(length_) : 1.0F;
+  }
+  // Writes the number that a reduction makes of the line, by one lane.
+  DEEPPCR_DEVICE void WriteNumber(int r, float value) const {
+    if (context_.lane() == 0) result_(r, line_) = value;
+  }
+  // The size of the rounding of an element of the result.
+  DEEPPCR_DEVICE float SizeOf(float y) const { return instruction_.ulps * fabsf(y); }
+  // Writes element i of row r, with its rounding if it is that of a probe, of the result y.
+  DEEPPCR_DEVICE void WriteTangent(int r, int i, float y, float tangent) const {
+    const float source = IsProbe(r) ? RoundingSource(SizeOf(y), r - 1, At(i), salt_) : 0.0F;
+    result_(r, At(i)) = tangent + source;
+  }
+  DEEPPCR_DEVICE void WriteState(int i, float y) const {
+    result_(0, At(i)) = y;
+    if (rows_.probes > 0) result_(rows_.sizes(), At(i)) = SizeOf(y);
+  }
+
+  // ---- Reductions
+  // The terms of sums round as they are added up, however little is left of them.
+  DEEPPCR_DEVICE float SizeOfSum(float y) const {
+    const float squares = SumOf([&](int i) { return X(i) * X(i); });
+    return SizeOf(y) + sqrtf(squares) / Divisor();
+  }
+  DEEPPCR_DEVICE float SumOfLine() const {
+    return SumOf([&](int i) { return X(i); }) / Divisor();
+  }
+  DEEPPCR_DEVICE void Sum() const {
+    const float y = SumOfLine();
+    WriteNumber(0, y);
+    if (rows_.probes > 0) WriteNumber(rows_.sizes(), SizeOfSum(y));
+  }
+  DEEPPCR_DEVICE void TangentOfSum(int r) const {
+    float t = SumOf([&](int i) { return T(r, i); }) / Divisor();
+    if (IsProbe(r)) t += RoundingSource(SizeOfSum(SumOfLine()), r - 1, line_, salt_);
+    WriteNumber(r, t);
+  }
+
+  DEEPPCR_DEVICE float LargestOfLine() const {
+    return BestByWarp(
+        context_, length_, [&](int i) { return X(i); },
+        [](float a, float b) { return a > b || (a != a && b == b); });
+  }
+  DEEPPCR_DEVICE float ReachAt(int i) const {
+    float probe = 0.0F;
+    for (int v = 1; v <= rows_.probes; ++v) probe = fmaxf(probe, fabsf(T(v, i)));
+    return SlopeReach(T(rows_.sizes(), i), probe);
+  }
+  DEEPPCR_DEVICE void Largest() const {
+    WriteNumber(0, LargestOfLine());
+    if (rows_.probes == 0) return;
+    WriteNumber(rows_.sizes(), BestByWarp(
+                                   context_, length_, [&](int i) { return T(rows_.sizes(), i); },
+                                   [](float a, float b) { return a > b; }));
+  }
+  // The tangent of the first element that is the largest; of a probe the largest tangent of those
+  // that could be it within their rounding.
+  DEEPPCR_DEVICE void TangentOfLargest(int r) const {
+    const float largest = LargestOfLine();
+    const float none = static_cast<float>(length_);
+    const float first = BestByWarp(
+        context_, length_, [&](int i) { return X(i) == largest ? static_cast<float>(i) : none; },
+        [](float a, float b) { return a < b; });
+    const float t = T(r, first < none ? static_cast<int>(first) : 0);
+    if (!IsProbe(r)) return WriteNumber(r, t);
+    const auto greater = [](float a, float b) { return a > b; };
+    const float reach = BestByWarp(
+        context_, length_, [&](int i) { return X(i) == largest ? ReachAt(i) : 0.0F; }, greater);
+    WriteNumber(r, BestByWarp(
+                       context_, length_,
+                       [&](int i) { return largest - X(i) > reach + ReachAt(i) ? t : T(r, i); },
+                       [](float a, float b) { return fabsf(a) > fabsf(b); }));
+  }
+
+  // ---- Softmax
+  DEEPPCR_DEVICE void Softmax(int r) const {
+    const float largest = LargestOfLine();
+    const auto power = [&](int i) { return expf(X(i) - largest); };
+    const float inverse = 1.0F / SumOf(power);
+    const auto y = [&](int i) { return power(i) * inverse; };
+    if (r == 0) return ForLine([&](int i) { WriteState(i, y(i)); });
+    const float along = SumOf([&](int i) { return y(i) * T(r, i); });
+    ForLine([&](int i) { WriteTangent(r, i, y(i), y(i) * (T(r, i) - along)); });
+  }
+
+  // ---- Norms
+  // (x - mean) / sqrt(mean square + epsilon); the mean is 0 in kScaleToUnit.
+  DEEPPCR_DEVICE LayerNorm Norm() const {
+    const auto x = [&](int i) { return X(i); };
+    if (instruction_.op == Op::kStandardize)
+      return NormOf(context_, length_, instruction_.epsilon, x);
+    const float size = static_cast<float>(length_);
+    const float square = SumOf([&](int i) { return X(i) * X(i); }) / size;
+    // The second term makes a NaN of a square that overflowed: zeros would hide it.
+    return {0.0F, 1.0F / sqrtf(square + instruction_.epsilon) + 0.0F * square};
+  }
+  DEEPPCR_DEVICE void Normalize(int r) const {
+    const LayerNorm norm = Norm();
+    const auto y = [&](int i) { return norm.Of(X(i)); };
+    if (r == 0) return ForLine([&](int i) { WriteState(i, y(i)); });
+    const float size = static_cast<float>(length_);
+    const bool centred = instruction_.op == Op::kStandardize;
+    const float mean = centred ? SumOf([&](int i) { return T(r, i); }) / size : 0.0F;
+    const float along = SumOf([&](int i) { return y(i) * T(r, i); }) / size;
+    // The rounding of the mean, which moves all elements of a line alike.
+    const float shift = IsProbe(r) && centred
+                            ? RoundingSource(2.0F * norm.SizeOfMean(), r - 1, -1 - line_, salt_)
+                            : 0.0F;
+    ForLine([&](int i) {
+      const float rest = T(r, i) - mean - y(i) * along;
+      WriteTangent(r, i, y(i), fmaf(rest, norm.inverse, shift));
+    });
+  }
+
+  Context& context_;
+  const ProgramRows& rows_;
+  const ProgramInstruction& instruction_;
+  const int64_t salt_;
+  const int line_, length_;
+  const int first_;  // element of the operand where the line begins
+  const OperandValue operand_;
+  const FrameVectors result_;
+};
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_PROGRAM_LINE_STEP_H_

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/loop/block_launch.cuh"
+#include "kernels/cuda/program/kernel.h"
+
+namespace deeppcr::cuda {
+namespace {
+
+using ProgramCoarseArgs = CoarseArgs<ProgramView>;
+__global__ void __launch_bounds__(kMaxBlockThreads, 1)
+    ProgramCoarseKernel(const ProgramCoarseArgs args) {
+  DeviceContext context;
+  GuessCoarsely(BlockTeam(context), args);
+}
+__global__ void __launch_bounds__(kMaxBlockThreads, 1)
+    ClusterProgramCoarseKernel(const ProgramCoarseArgs args) {
+#if __CUDA_ARCH__ >= 900  // as ClusterSequentialKernel
+  ClusterContext context;
+  GuessCoarsely(ClusterTeam(context), args);
+#endif
+}
+__global__ void __launch_bounds__(kMaxBlockThreads, 1) ConditionKernel(const ConditionArgs args) {
+  DeviceContext context;
+  GiveCondition(context, args);
+}
+
+}  // namespace
+
+cudaError_t PrepareProgram(int shared_bytes) {
+  cudaError_t error = PrepareBlocks<ProgramView>(shared_bytes);
+  if (error == cudaSuccess) error = AllowShared(shared_bytes, ProgramCoarseKernel, ConditionKernel);
+  if (error == cudaSuccess && HasClusters())
+    error = AllowClusters(ClusterProgramCoarseKernel, shared_bytes);
+  return error;
+}
+
+cudaError_t LaunchBlocks(const BlockSequentialArgs<ProgramView>& args, int num_samples,
+                         cudaStream_t stream) {
+  return LaunchBlockSequential(args, num_samples, stream);
+}
+cudaError_t LaunchBlocks(const PropagationArgs<ProgramView>& args, int num_samples,
+                         cudaStream_t stream) {
+  return LaunchPropagation(args, num_samples, stream);
+}
+cudaError_t LaunchBlocks(const ExpansionArgs<ProgramView>& args, int num_samples,
+                         cudaStream_t stream) {
+  return LaunchExpansion(args, num_samples, stream);
+}
+cudaError_t LaunchBlocks(const ProgramCoarseArgs& args, int num_samples, cudaStream_t stream) {
+  return LaunchTeams(ProgramCoarseKernel, ClusterProgramCoarseKernel, args, args.num_blocks,
+                     num_samples, CoarseBytes(args.process), stream);
+}
+cudaError_t LaunchCondition(const ConditionArgs& args, int num_samples, cudaStream_t stream) {
+  const int threads = WarpsOf(args.section.widest, 1, kMaxBlockWarps) * kWarpSize;
+  ConditionKernel<<<static_cast<unsigned>(BlocksOf(args, num_samples)), threads,
+                    ConditionBytes(args), stream>>>(args);
+  return cudaGetLastError();
+}
+
+}  // namespace deeppcr::cuda

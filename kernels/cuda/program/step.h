@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef DEEPPCR_KERNELS_CUDA_PROGRAM_STEP_H_
+#define DEEPPCR_KERNELS_CUDA_PROGRAM_STEP_H_
+
+// The instructions of a section of a step program, by a team of threads (team.h): every solver
+// takes its states through this code, so that states agree bit for bit. The state may bring tangent
+// vectors along, probes that pick up the rounding and columns of the Jacobian, which change nothing
+// about its bits.
+//
+// Every block of a team has a frame of its own. The rows of a layer are dealt out to the warps of
+// the team; everything else a block does for itself.
+
+#include <math.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/math/panel_layer.h"
+#include "kernels/cuda/math/rounding_source.h"
+#include "kernels/cuda/program/element_step.h"
+#include "kernels/cuda/program/frame.h"
+#include "kernels/cuda/program/line_step.h"
+#include "kernels/cuda/program/view.h"
+#include "kernels/cuda/runtime/device_code.h"
+#include "kernels/cuda/tuning.h"
+#include "kernels/iteration/pass.h"
+
+namespace deeppcr::cuda {
+
+// The barrier calls of a section.
+enum ProgramSite : int {
+  kBeforeInstruction = 56,  // beyond those of the kernels that make the steps
+  kBeforeTeamInstruction,
+  kAfterGathering,
+  kAfterState,
+  kNumProgramSites,
+};
+
+// Runs sections, with rows of a state and its tangents of which there are at most S.
+template <int S, class Team>
+class SectionRunner {
+ public:
+  // `memory`: FrameFloats(section, rows) floats of a block's shared memory, aligned to 16 bytes.
+  DEEPPCR_DEVICE SectionRunner(const Team& team, const ProgramSection& section, float* memory,
+                               int rows, bool probes, float clip_range)
+      : team_(team),
+        context_(team.context()),
+        section_(section),
+        rows_{S == 1 ? 1 : rows, probes ? kNumProbes : 0},
+        frame_{memory, FrameRows(rows_.count)},
+        clip_range_(clip_range) {}
+
+  DEEPPCR_DEVICE const ProgramRows& rows() const { return rows_; }
+  DEEPPCR_DEVICE FrameVectors At(const ProgramValue& value) const { return frame_[value]; }
+
+  // Runs all instructions. The caller has synchronised the team after writing the inputs in every
+  // block; Run has synchronised each block when it returns.
+  DEEPPCR_DEVICE void Run(const ProgramStepView& step) const {
+    for (int at = 0; at < section_.count; ++at) {
+      const ProgramInstruction& instruction = section_.instructions[at];
+      Wait(instruction.wait);
+      const int64_t salt = step.draw * section_.count + at;
+      switch (instruction.kind) {
+        case program::OpKind::kElementwise:
+        case program::OpKind::kReverseStep:
+          Elements(step, instruction, salt);
+          break;
+        case program::OpKind::kReduction:
+        case program::OpKind::kAlongAxis:
+          Lines(step, instruction, salt);
+          break;
+        case program::OpKind::kLinear:
+        case program::OpKind::kProduct:
+          Layer(step, instruction, salt);
+          break;
+        case program::OpKind::kArrange:
+          Arrange(step, instruction);
+          break;
+        case program::OpKind::kLookup:
+          Lookup(step, instruction);
+          break;
+      }
+    }
+    Wait(section_.after);
+  }
+  // Calls f(i) for i = 0, ..., n - 1, always by the same thread.
+  template <class F>
+  DEEPPCR_DEVICE void ForElements(int n, const F& f) const {
+    for (int i = context_.thread(); i < n; i += context_.num_threads()) f(i);
+  }
+
+ private:
+  DEEPPCR_DEVICE void Wait(ProgramWait wait) const {
+    if (wait == ProgramWait::kBlock) context_.SyncBlock(kBeforeInstruction);
+    if (wait == ProgramWait::kTeam) team_.Sync(kBeforeTeamInstruction);
+  }
+
+  // Shares of a product: with columns two panels share what is read of a vector, and all probes are
+  // in the first part.
+  using Tile =
+      std::conditional_t<(S > 1 + kNumProbes), PanelTile<2, S <= 21 ? 2 : 6>, PanelTile<1, 1>>;
+  static constexpr Squares kSquares = S == 1 ? Squares::kNone : Squares::kOfVector;
+
+  DEEPPCR_DEVICE bool IsProbe(int r) const { return r >= 1 && r <= rows_.probes; }
+
+  DEEPPCR_DEVICE void Elements(const ProgramStepView& step, const ProgramInstruction& instruction,
+                               int64_t salt) const {
+    const ElementStep element(frame_, rows_, step, instruction, salt);
+    ForElements(PanelWidth(instruction.result.size), [&](int i) { element.Make(i, clip_range_); });
+  }
+
+  DEEPPCR_DEVICE void Lines(const ProgramStepView& step, const ProgramInstruction& instruction,
+                            int64_t salt) const {
+    ClearPadding(instruction.result);
+    const int lines = instruction.outer * instruction.inner;
+    const int warps = context_.num_threads() / kWarpSize;
+    for (int job = context_.warp(); job < lines * rows_.count; job += warps) {
+      const LineStep line(context_, frame_, rows_, step, instruction, salt, job / rows_.count);
+      line.Make(job % rows_.count);
+    }
+  }
+  // Zeros behind the elements of a value in all rows.
+  DEEPPCR_DEVICE void ClearPadding(const ProgramValue& value) const {
+    const FrameVectors to = frame_[value];
+    ForElements(PanelWidth(value.size) - value.size, [&](int i) {
+      for (int r = 0; r < rows_.written(); ++r) to(r, value.size + i) = 0.0F;
+    });
+  }
+
+  DEEPPCR_DEVICE void Layer(const ProgramStepView& step, const ProgramInstruction& instruction,
+                            int64_t salt) const {
+    const PanelLayer layer =
+        instruction.layer.Next(static_cast<int>(step.step) * instruction.layer_stride);
+    if (!instruction.gathers)
+      return Multiply(instruction, layer, frame_[instruction.operands[0]], 0, salt);
+    ClearPadding(instruction.result);
+    for (int vector = 0; vector < instruction.repeat; ++vector) {
+      const ProgramValue& place = instruction.gathered[vector % 2];
+      Gather(step, instruction, vector, place);
+      context_.SyncBlock(kAfterGathering);
+      Multiply(instruction, layer, frame_[place], vector, salt);
+    }
+  }
+  DEEPPCR_DEVICE void Gather(const ProgramStepView& step, const ProgramInstruction& instruction,
+                             int vector, const ProgramValue& place) const {
+    const OperandValue from(frame_, step, instruction.operands[0]);
+    const FrameVectors to = frame_[place];
+    const int first = vector * instruction.inputs;
+    ForElements(PanelWidth(instruction.inputs), [&](int i) {
+      const bool real = i < instruction.inputs;
+      to(0, i) = real ? from[first + i] : 0.0F;
+      for (int r = 1; r < rows_.count; ++r) to(r, i) = real ? from.Of(r, first + i) : 0.0F;
+    });
+  }
+  // Multiplies one vector of every row; its result is number `vector` of the instruction's.
+  DEEPPCR_DEVICE void Multiply(const ProgramInstruction& instruction, const PanelLayer& layer,
+                               const FrameVectors& from, int vector, int64_t salt) const {
+    struct OfRow {
+      float bias, spread;
+    };
+    const FrameVectors to = frame_[instruction.result];
+    const int first = vector * instruction.outputs;
+    // Where vectors are copied, padding has been cleared already, and behind a vector comes the
+    // next one.
+    const int end = instruction.gathers ? instruction.outputs : layer.rows;
+    ForRows<S, Tile, kSquares>(
+        team_, layer, PanelVectors{from.at, from.shape, rows_.count},
+        [&](int i) {
+          return OfRow{layer.bias[i], layer.spreads[i]};
+        },
+        [&](int i, const OfRow& of_row, const auto& p) {
+          if (i >= end) return;
+          const float y = p.first + of_row.bias;
+          const float terms = of_row.spread * instruction.long_sum * sqrtf(p.squares);
+          const float sum = instruction.drift * y;
+          const float size = sqrtf(fmaf(terms, terms, sum * sum));
+          p.ForMine(context_.lane(), rows_.count, [&](int r, float product) {
+            float value = r == 0 ? y : product;
+            if (IsProbe(r)) value += RoundingSource(size, r - 1, first + i, salt);
+            team_.Put(&to(r, first + i), value);
+          });
+          if (rows_.probes > 0 && p.skipped == 0 && context_.lane() % kSegments == 0)
+            team_.Put(&to(rows_.sizes(), first + i), size);
+        });
+  }
+
+  DEEPPCR_DEVICE void Arrange(const ProgramStepView& step,
+                              const ProgramInstruction& instruction) const {
+    const FrameVectors to = frame_[instruction.result];
+    ForElements(PanelWidth(instruction.result.size), [&](int i) {
+      if (i >= instruction.result.size) {
+        for (int r = 0; r < rows_.written(); ++r) to(r, i) = 0.0F;
+        return;
+      }
+      const ProgramElement element = instruction.elements[i];
+      const OperandValue from(frame_, step, instruction.arranged[element.operand]);
+      to(0, i) = from[element.index];
+      for (int r = 1; r < rows_.written(); ++r) to(r, i) = from.Of(r, element.index);
+    });
+  }
+
+  // As in evaluate.cc: a negative index counts from the end, and one that is not there makes NaN,
+  // which the answer shows. Nothing that a lookup reads depends on the state.
+  DEEPPCR_DEVICE void Lookup(const ProgramStepView& step,
+                             const ProgramInstruction& instruction) const {
+    const OperandValue from(frame_, step, instruction.operands[0]);
+    const auto rows = static_cast<float>(instruction.rows);
+    const float index = from[0], wanted = index < 0.0F ? index + rows : index;
+    const bool found = wanted >= 0.0F && wanted < rows;
+    const int size = instruction.result.size;
+    const float* const row =
+        instruction.table + (found ? static_cast<int64_t>(wanted) * size : int64_t{0});
+    const FrameVectors to = frame_[instruction.result];
+    ForElements(PanelWidth(size), [&](int i) {
+      const float value = found ? row[i < size ? i : 0] : NAN;
+      to(0, i) = i < size ? value : 0.0F;
+    });
+  }
+
+  const Team team_;
+  typename Team::Context& context_;
+  const ProgramSection section_;
+  const ProgramRows rows_;
+  const Frame frame_;
+  const float clip_range_;
+};
+
+}  // namespace deeppcr::cuda
+
+#endif  // DEEPPCR_KERNELS_CUDA_PROGRAM_STEP_H_
