@@ -46,17 +46,25 @@ def _up(times, nodes, warps):
     return Trips(UP, times, inner=(Trips(r'k = warp;', nodes, warps=warps),))
 
 
+_VECTOR_FMA = 8  # of a lane, for the product of a matrix with one vector
+
+
 def _chain(nodes, threads):
     """The nodes of the chain of the last block, copied by its threads, four times four floats each at a
     time, and walked by a warp."""
     rounds = [-(-count * floats // (16 * threads)) for count, floats in ((nodes - 2, 256), (nodes - 1, 80))]
     return (Trips(r'begin = context_\.thread', rounds[0], call=r'CopyNodes<W'),
             Trips(r'begin = context_\.thread', rounds[1], call='CopyNodes<kNum'),
-            Trips(r'v = warp_', 1, warps=1, inner=(Trips(r'j = 1; j < last', nodes - 2),)))
+            Trips(r'v = warp_', 1, warps=1,
+                  inner=(Trips(r'j = 1; j < last', _VECTOR_FMA * (nodes - 2), 'FFMA'),)))
 
 
-_W1_TREE = (Trips('l = begin', 16), _up(1, 1, 2), _up(1, 1, 1), *_chain(16, 128), Trips(DOWN, 2),
-            Trips(r'i = warp_', 1))
+def _down(levels, vectors):
+    return Trips(DOWN, _VECTOR_FMA * vectors * levels, 'FFMA')
+
+
+_VECTORS = 5  # of a correction: the residual and the probes
+_W1_TREE = (Trips('l = begin', 16), _up(1, 1, 2), _up(1, 1, 1), *_chain(16, 128), Trips(r'i = warp_', 1))
 _W1_MEMORY = (('LD', '', 'dsmem'),)
 # Activations of two straight parts, layers in shared memory.
 _W1 = Route((r'kind, args_\.stack, entry', r'steps\.Run\( ', 'kDiagonal'))
@@ -84,7 +92,7 @@ _BLOCKS = r'i < d_\.num_blocks'
 _W4_TREE = (
     Trips('i = warp_', 6),
     *(_up(1, -(-nodes // 12), min(nodes, 12)) for nodes in (32, 16, 8, 4, 2, 1)),
-    *_chain(16, 384), Trips(DOWN, 6))
+    *_chain(16, 384))
 _W4_MEMORY = (('LDG', 'LoadVolatile', 'pcie'),)
 
 
@@ -109,14 +117,14 @@ def _propagation(part, route, times, kernel):
                   (('kernel', kernel),), blocks=125)
 
 
-def _rest(part, route, times):
+def _rest(part, route, times, vectors):
     return Launch(part, ('newton_kernel.cu',), 'NewtonKernelILi16ELNS1_6KernelE2', 'Silu', 12,
-                  _W4_TREE, _W4_MEMORY, route + Route(('PlaceGuess',)), times)
+                  (_down(6, vectors), *_W4_TREE), _W4_MEMORY, route + Route(('PlaceGuess',)), times)
 
 
 _NODES = (('node on the way up', Trips(r'k = warp;', 1)),
-          ('node of the chain', Trips('j = 1; j < last', 1)),
-          ('level on the way down', Trips(DOWN, 1)))
+          ('two nodes of the chain', Trips('j = 1; j < last', 1)),
+          ('way down', Trips(DOWN, 1)))
 
 WORKLOADS = (
     Workload('W1 sequential', 'L = 1024, D = 16, relu', (
@@ -126,8 +134,9 @@ WORKLOADS = (
         others=2, per=1024, hot=(('layers', Trips('chunk = 0', 1)),)),
     Workload('W1 Newton', 'C = 16: three full passes, a correction and two confirmations', (
         Launch('passes', ('newton_kernel.cu',), 'NewtonKernelILi16ELNS1_6KernelE0', 'Relu', 4,
-               (Trips(_PASSES, 3, route=_FULL), Trips(_PASSES, 1, route=_CORRECTION),
-                Trips(_PASSES, 2, route=_CONFIRMATION)) + _W1_TREE, _W1_MEMORY, _W1,
+               (Trips(_PASSES, 3, route=_FULL, inner=(_down(2, 1), *_W1_TREE)),
+                Trips(_PASSES, 1, route=_CORRECTION, inner=(_down(2, _VECTORS), *_W1_TREE)),
+                Trips(_PASSES, 2, route=_CONFIRMATION, inner=(_down(2, 1), *_W1_TREE))) + _W1_TREE, _W1_MEMORY, _W1,
                row=(('kernel', 'newton'), ('workload', 'W1'), ('guess', 'affine'), ('shooting_interval', 16))),), others=2,
         hot=(
             ('layer of an interval', Trips('l = begin', 1)), *_NODES,
@@ -145,7 +154,7 @@ WORKLOADS = (
                row=(('kernel', 'held_coarse_guess'),)),
         _propagation('full propagation', Route(('TakeProbes', 'PickUpInput', 'LengthOf')), 3, 'resident_propagation'),
         _propagation('propagation of a correction', Route(('TakeColumns',)), 2, 'resident_correction'),
-        _rest('rest of a full pass', _FULL, 3), _rest('rest of a correction', _CORRECTION, 2)),
+        _rest('rest of a full pass', _FULL, 3, 1), _rest('rest of a correction', _CORRECTION, 2, _VECTORS)),
         others=2, hot=(
             ('layer of states', Trips(_TILES, 1, call='StreamedBlock')),
             ('its weights and states', Trips(_GROUPS, 1, call='StreamedBlock')),
