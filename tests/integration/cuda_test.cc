@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "tests/integration/service_fixture.h"
+#include "tests/integration/generation_fixture.h"
 
 namespace deeppcr {
 namespace {
@@ -53,6 +53,32 @@ TEST_F(CudaServerTest, AnswersAsTheCpuBackendDoes) {
     for (const v1::SampleReport& sample : got.report().samples())
       EXPECT_TRUE(sample.converged()) << solver;
     const std::vector<float> a = Values(got.trajectory()), b = Values(want.trajectory());
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 2e-4 * (1 + std::fabs(b[i])));
+  }
+}
+
+// A network that an exporter wrote, with a vector of conditions.
+TEST_F(CudaServerTest, GeneratesByAGraphAsTheCpuBackendDoes) {
+  WritePolicy(repository_.File("policy/1"), kPolicyState, 12);
+  const auto cuda = Start("cuda"), cpu = Start("cpu");
+  ASSERT_TRUE(cuda != nullptr && cpu != nullptr);
+  EXPECT_TRUE(cuda->ready()) << cuda->Log();
+  const auto on_cuda = Connect(cuda->address()), on_cpu = Connect(cpu->address());
+  const auto request = [](const char* solver) {
+    v1::GenerateRequest made = DdimRequest(2, solver);
+    made.set_model("policy");
+    return made;
+  };
+  for (const char* solver : {"sequential", "newton", "picard", "auto"}) {
+    v1::GenerateResponse got, want;
+    const grpc::Status status = Call(*on_cuda, request(solver), &got);
+    ASSERT_TRUE(status.ok()) << solver << ": " << status.error_message();
+    ASSERT_TRUE(Call(*on_cpu, request("sequential"), &want).ok());
+    EXPECT_EQ(got.report().device(), "cuda-sm90-SIMT executor");
+    for (const v1::SampleReport& sample : got.report().samples())
+      EXPECT_TRUE(sample.converged()) << solver;
+    const std::vector<float> a = Values(got.samples()), b = Values(want.samples());
     ASSERT_EQ(a.size(), b.size());
     for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 2e-4 * (1 + std::fabs(b[i])));
   }

@@ -5,6 +5,7 @@
 // A server with three diffusion models, and requests for each of them.
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -98,6 +99,24 @@ inline void WriteDiffusionModel(const std::string& directory, const ModelConfig&
   ASSERT_TRUE(status.ok()) << status;
   std::ofstream(directory + "/scheduler_config.json")
       << nlohmann::json{{"_class_name", scheduler}, {"num_train_timesteps", 1000}}.dump();
+}
+
+// Writes a Diffusion-QL policy, a graph that torch.onnx.export wrote: Mish, and a state of
+// kPolicyState, a time and an observation of kConditioning elements in one vector.
+constexpr int64_t kPolicyState = 3;
+inline void WritePolicy(const std::string& directory, int64_t state_dim, int64_t num_steps) {
+  const std::filesystem::path folder = directory;
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy_file(DEEPPCR_SOURCE_DIR "/tests/data/program/diffusion_ql.onnx",
+                             folder / "denoiser.onnx");
+  std::ofstream(folder / "config.json") << nlohmann::json{{"model_type", "diffusion"},
+                                                          {"denoiser", "onnx"},
+                                                          {"state_dim", state_dim},
+                                                          {"output_dim", state_dim},
+                                                          {"conditioning_dim", kConditioning},
+                                                          {"num_inference_steps", num_steps}};
+  std::ofstream(folder / "scheduler_config.json")
+      << nlohmann::json{{"_class_name", "DDPMScheduler"}, {"num_train_timesteps", 100}};
 }
 
 inline grpc::Status Call(v1::DeepPcr::Stub& stub, const v1::GenerateRequest& request,

@@ -12,30 +12,14 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr int64_t kPolicyState = 3, kObservation = 5;
-
 class ProgramTest : public GenerationFixture {
  protected:
   static void SetUpTestSuite() {
     repository_ = std::make_unique<TemporaryDirectory>();
     plans_ = std::make_unique<TemporaryDirectory>();
     WriteDiffusionModel(repository_->File("ddpm/1"), DdpmConfig(), "DDPMScheduler");
-    WritePolicy("policy/1", kPolicyState);
+    WritePolicy(repository_->File("policy/1"), kPolicyState, 50);
     server_ = StartServer({"--shadow_rate=1"});
-  }
-
-  // A Diffusion-QL policy: Mish, and a state, a time and an observation in one vector.
-  static void WritePolicy(const std::string& name, int64_t state_dim) {
-    const std::filesystem::path folder = repository_->File(name);
-    std::filesystem::create_directories(folder);
-    std::filesystem::copy_file(DEEPPCR_SOURCE_DIR "/tests/data/program/diffusion_ql.onnx",
-                               folder / "denoiser.onnx");
-    std::ofstream(folder / "config.json")
-        << nlohmann::json{{"model_type", "diffusion"},        {"denoiser", "onnx"},
-                          {"state_dim", state_dim},           {"output_dim", state_dim},
-                          {"conditioning_dim", kObservation}, {"num_inference_steps", 50}};
-    std::ofstream(folder / "scheduler_config.json")
-        << nlohmann::json{{"_class_name", "DDPMScheduler"}, {"num_train_timesteps", 100}};
   }
 
   static v1::GenerateRequest Request(int32_t n, const std::string& solver) {
@@ -82,7 +66,7 @@ TEST_F(ProgramTest, SamplesDoNotDependOnTheirNeighbours) {
 }
 
 TEST_F(ProgramTest, AFileThatDoesNotFitIsRefusedAndOthersGoOn) {
-  WritePolicy("misfit/1", kPolicyState + 1);
+  WritePolicy(repository_->File("misfit/1"), kPolicyState + 1, 50);
   v1::LoadModelRequest request;
   request.set_model("misfit");
   v1::LoadModelResponse response;
@@ -99,7 +83,7 @@ TEST_F(ProgramTest, AFileThatDoesNotFitIsRefusedAndOthersGoOn) {
 
 TEST_F(ProgramTest, SaysWhatItServes) {
   const v1::GetModelResponse policy = Describe("policy");
-  EXPECT_EQ(policy.input_dim(), kObservation);
+  EXPECT_EQ(policy.input_dim(), kConditioning);
   EXPECT_EQ(policy.summary().state_dim(), kPolicyState);
   EXPECT_EQ(policy.summary().model_type(), "diffusion");
   EXPECT_GT(policy.plan().entries_size(), 0);
