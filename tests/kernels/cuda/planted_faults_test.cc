@@ -11,8 +11,10 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/program/denoiser_program.h"
 #include "tests/testing/expect_error.h"
 #include "tests/testing/gradient_check_rig.h"
+#include "tests/testing/program_backend.h"
 #include "tests/testing/random_diffusion.h"
 #include "tests/testing/self_check_rig.h"
 #include "tests/testing/simt/simt_device.h"
@@ -31,9 +33,11 @@ enum class Model : uint8_t {
   kResidual,   // a residual denoiser that holds its weights
   kAdaLn,      // an adaLN denoiser with conditions and a decoder
   kWideAdaLn,  // one whose states go by teams of blocks and its tangents by products
+  kProgram,    // an adaLN denoiser with conditions as a step program
+  kLayers,     // a dense stack as one, whose layers are matrices of each step
 };
-constexpr Model kModels[] = {Model::kNarrow,   Model::kBackwards, Model::kWide,
-                             Model::kResidual, Model::kAdaLn,     Model::kWideAdaLn};
+constexpr Model kModels[] = {Model::kNarrow, Model::kBackwards, Model::kWide,    Model::kResidual,
+                             Model::kAdaLn,  Model::kWideAdaLn, Model::kProgram, Model::kLayers};
 
 absl::Status CheckStack(const StackOptions& options, int32_t interval) {
   const RandomSystem system(options);
@@ -50,6 +54,22 @@ absl::Status CheckGradients(const StackOptions& options) {
 absl::Status CheckProcess(const DiffusionOptions& options, int32_t interval) {
   const RandomDiffusion process(options);
   return SelfCheckRig(process.spec(), cuda::NewCudaBackend(simt::NewSimtDevice({})),
+                      *cpu::NewCpuBackend(), interval, kMaxBatch)
+      .Check();
+}
+
+absl::Status CheckAsProgram(const DiffusionOptions& options, int32_t interval) {
+  const RandomDiffusion process(options);
+  const program::Program program = *program::ProgramOfDenoiser(process.spec());
+  return SelfCheckRig(program::WithProgram(process.spec(), program),
+                      cuda::NewCudaBackend(simt::NewSimtDevice({})), *cpu::NewCpuBackend(),
+                      interval, kMaxBatch)
+      .Check();
+}
+absl::Status CheckAsProgram(const StackOptions& options, int32_t interval) {
+  const RandomSystem system(options);
+  return SelfCheckRig(system.spec(),
+                      WithProgramsForStacks(cuda::NewCudaBackend(simt::NewSimtDevice({}))),
                       *cpu::NewCpuBackend(), interval, kMaxBatch)
       .Check();
 }
@@ -96,6 +116,24 @@ absl::Status Check(Model model) {
                            .output_gain = 0.8,
                            .first_signal = 0.6},
                           1);
+    case Model::kProgram:
+      return CheckAsProgram(DiffusionOptions{.kind = DenoiserKind::kAdaLnMlp,
+                                             .state_dim = 3,
+                                             .hidden_dim = 40,
+                                             .num_steps = 6,
+                                             .condition_dim = 4,
+                                             .output_gain = 0.4,
+                                             .first_signal = 0.6,
+                                             .seed = 3},
+                            2);
+    case Model::kLayers:
+      return CheckAsProgram(StackOptions{.num_steps = 10,
+                                         .state_dim = 6,
+                                         .residual = true,
+                                         .gain = 1.0,
+                                         .input_dim = 5,
+                                         .output_dim = 3},
+                            2);
   }
   return absl::InternalError("no such model");
 }
@@ -165,6 +203,21 @@ constexpr PlantedCase kPlantedCases[] = {
     {Planted::kMissingBarrierAfterStep, "MissingBarrierAfterStep", Model::kResidual,
      "overflows, and does not on the other"},
     {Planted::kNormOfTailLanes, "NormOfTailLanes", Model::kAdaLn, "a step of sample 0 is off by"},
+    {Planted::kResidentTapeOfFirstInterval, "ResidentTapeOfFirstInterval", Model::kResidual,
+     "newton has other bits for sample 0 of 3"},
+    {Planted::kResidentSlopesOfNegatives, "ResidentSlopesOfNegatives", Model::kResidual,
+     "an update of newton is off by"},
+    {Planted::kTileOfOtherRows, "TileOfOtherRows", Model::kResidual,
+     "an update of newton is off by"},
+    {Planted::kProgramSlopesOfSecondOperand, "ProgramSlopesOfSecondOperand", Model::kProgram,
+     "an update of newton is off by"},
+    {Planted::kProgramNormWithoutItsOwnSlope, "ProgramNormWithoutItsOwnSlope", Model::kProgram,
+     "an update of newton is off by"},
+    {Planted::kProgramLayerOfFirstStep, "ProgramLayerOfFirstStep", Model::kLayers,
+     "a step of sample 0 is off by"},
+    {Planted::kProgramMissingBarrier, "ProgramMissingBarrier", Model::kProgram, "sample 0"},
+    {Planted::kProgramConditionOfFirstSample, "ProgramConditionOfFirstSample", Model::kProgram,
+     "other bits for sample 1 of 2"},
     {Planted::kTangentsOfWrongNorm, "TangentsOfWrongNorm", Model::kWideAdaLn,
      "an update of newton is off by"},
 };

@@ -134,6 +134,32 @@ FAULTS = {
             "d_.hidden_width",
         ),
     },
+    "diffusion/resident_propagation.h": {
+        "ResidentTapeOfFirstInterval": (
+            "args_.tape.From(process_.denoiser, |sample_ * view_.tree.num_intervals + first_ + r",
+            "sample_ * view_.tree.num_intervals + first_",
+        ),
+        "ResidentSlopesOfNegatives": ("low_[i] = i < d_.hidden_dim ? |slopes[k]", "fmaxf(slopes[k], 0.5F)"),
+    },
+    "math/tangent_tiles.h": {
+        "TileOfOtherRows": ("const int row = |first_row + 2 * p", "first_row + 2 * (p / 2 * 2)"),
+    },
+    "program/element_step.h": {
+        "ProgramSlopesOfSecondOperand": ("|slopes.first * operands_[0].Of(r, i)", "slopes.second * operands_[0].Of(r, i)"),
+    },
+    "program/line_step.h": {
+        "ProgramNormWithoutItsOwnSlope": ("T(r, i) - mean - |y(i) * along", "0.0F"),
+    },
+    "program/step.h": {
+        "ProgramLayerOfFirstStep": ("|static_cast<int>(step.step) * instruction.layer_stride", "0"),
+        "ProgramMissingBarrier": ("if (|wait == ProgramWait::kBlock", "false"),
+    },
+    "program/kernel.h": {
+        "ProgramConditionOfFirstSample": (
+            "place(args.condition, |args.inputs + sample * args.input_stride",
+            "args.inputs",
+        ),
+    },
     "diffusion/tangent_kernel.h": {
         "TangentsOfWrongNorm": (
             "context_, d_.hidden_dim, d_.hidden_width, norm, |Modulation(3 * block)",
