@@ -66,8 +66,14 @@ class DiffusionTrial {
     return {View(),  {1, 1},           1, 0, steps_, initial_.data(), final_.data(),
             nullptr, dependent_.data()};
   }
-  CoarseArgs<DiffusionView> Coarse(int interval) const {
-    return {View(), 1, interval, Intervals(interval), initial_.data(), guesses_.data()};
+  CoarseArgs<DiffusionView> Coarse(int interval, const LaunchLimits& limits) const {
+    return {View(),
+            1,
+            interval,
+            Intervals(interval),
+            initial_.data(),
+            guesses_.data(),
+            StagedFloats(View(), limits)};
   }
   // Propagation of a pass with its Jacobians, or of a correction, which reuses them.
   PropagationArgs<DiffusionView> Propagation(int interval, const NewtonShape& shape,
@@ -112,9 +118,7 @@ class DiffusionTrial {
             workspace};
   }
   NewtonShape Shape(int interval, const LaunchLimits& limits) const {
-    NewtonShape shape = ChooseNewtonShape(width_, 1, Intervals(interval), limits);
-    shape.in_workspace = true;
-    return shape;
+    return ChoosePartShape(width_, 1, Intervals(interval), limits);
   }
   int32_t Intervals(int interval) const {
     return static_cast<int32_t>((steps_ - 1) / interval + 1);
@@ -157,7 +161,7 @@ inline void TimeDiffusion(int64_t steps, const LaunchLimits& limits) {
   };
   const auto sequential = trial.Sequential();
   time("held_sequential", [&] { return LaunchBlocks(sequential, 1, nullptr); });
-  const auto coarse = trial.Coarse(kInterval);
+  const auto coarse = trial.Coarse(kInterval, limits);
   time("held_coarse_guess", [&] { return LaunchBlocks(coarse, 1, nullptr); });
   if (limits.max_cluster_blocks == 0) return;
 

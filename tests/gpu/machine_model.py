@@ -84,6 +84,7 @@ class Part:
     busy: dict     # unit -> cycles
     passages: list
     alone: list    # the passages where one warp has the multiprocessor to itself
+    missed: list   # rules of the workload for loops that it does not meet
 
 
 def predict(workload, kernels):
@@ -96,7 +97,7 @@ def predict(workload, kernels):
         waves = -(-launch.blocks // workloads.MULTIPROCESSORS)
         parts.append(Part(launch, result.cycles * waves,
                           {unit: waves * held for unit, held in result.busy.items()},
-                          list(flat(result.loops)), list(flat(alone.loops))))
+                          list(flat(result.loops)), list(flat(alone.loops)), result.missed))
         total += launch.times * (result.cycles * waves + workloads.LAUNCH_CYCLES)
     return total, parts
 
@@ -173,7 +174,8 @@ LOOPS_NOTE = ('One round of each hot loop on its way, inner loops left out of th
 
 
 def complaints(predictions):
-    found = []
+    found = [f'{workload.name}, {part.launch.part}: no loop is a round of {trip.loop!r}'
+             for workload, _, parts in predictions for part in parts for trip in part.missed]
     for ceiling in workloads.CEILINGS:
         matched = False
         for workload, _, parts in predictions:

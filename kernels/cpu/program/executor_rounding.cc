@@ -165,20 +165,38 @@ void Executor::ProbesElementwise(const PackedInstruction& instruction, const flo
   kernels_.either(either);
 }
 
+namespace {
+// The larger and the smaller of two; NaN where one of them is.
+float LargerOrNan(float a, float b) { return b > a || b != b ? b : a; }
+float SmallerOrNan(float a, float b) { return b < a || b != b ? b : a; }
+
+uint32_t HashOf(const PackedInstruction& instruction, int64_t v, int64_t i, int64_t draw) {
+  return instruction.seeds[v * instruction.result.width + i] * 0x9E3779B9U +
+         static_cast<uint32_t>(draw) * 0x85EBCA6BU;
+}
+// As in Either of kernels_impl.h.
+float OffTheMiddle(float between, const PackedInstruction& instruction, int64_t v, int64_t i,
+                   int64_t draw) {
+  uint32_t hash = HashOf(instruction, v / 2 * 2, i, draw);
+  hash ^= hash >> 13;
+  hash *= 0xC2B2AE35U;
+  const float share = 0.75F + 0.5F * 0x1p-23F * static_cast<float>(hash & 0x007FFFFFU);
+  return (v % 2 == 0) == (hash >> 31 == 0) ? share * between : -share * between;
+}
+}  // namespace
+
 // Within the rounding of zero either side may be met. The probe takes a sign of its own and half as
 // much again, so that no sum with the operand cancels in it, as x + |x| would.
 void Executor::ProbesOfAbs(const PackedInstruction& instruction, int64_t r) {
   const Place& from = instruction.operands[0];
-  const int64_t n = instruction.result.width;
   const float* a = Read(from, r);
   for (int64_t i = 0; i < instruction.result.size; ++i) {
     float largest = 0;
     for (int64_t v = 0; v < along_.probes; ++v)
-      largest = std::max(largest, std::fabs(Tangent(from, r * along_.columns + v)[i]));
+      largest = LargerOrNan(largest, std::fabs(Tangent(from, r * along_.columns + v)[i]));
     if (std::fabs(a[i]) > SlopeReach(Size(from, r)[i], largest)) continue;
     for (int64_t v = 0; v < along_.probes; ++v) {
-      const uint32_t hash = instruction.seeds[v * n + i] * 0x9E3779B9U +
-                            static_cast<uint32_t>(contexts_[r].draw) * 0x85EBCA6BU;
+      const uint32_t hash = HashOf(instruction, v, i, contexts_[r].draw);
       Tangent(instruction.result, r * along_.columns + v)[i] =
           (hash >> 31 != 0 ? 1.5F : -1.5F) * largest;
     }
@@ -211,8 +229,8 @@ void Executor::ProbesNear(const PackedInstruction& instruction, const float* slo
                    .n = n});
 }
 
-// Probes of the largest element: whichever element could be it within its rounding, and whose probe
-// is the largest.
+// Probes of the largest element. Where several could be it within their rounding, a probe goes
+// beyond those of all of them (EitherArgs in kernels.h).
 void Executor::ProbesOfLargest(const PackedInstruction& instruction, int64_t r) {
   if (along_.probes == 0) return;
   const program::Axis& axis = instruction.axis;
@@ -225,7 +243,8 @@ void Executor::ProbesOfLargest(const PackedInstruction& instruction, int64_t r) 
   };
   const auto reach_at = [&](int64_t i) {
     float probe = 0;
-    for (int64_t v = 0; v < along_.probes; ++v) probe = std::max(probe, std::fabs(probe_at(v, i)));
+    for (int64_t v = 0; v < along_.probes; ++v)
+      probe = LargerOrNan(probe, std::fabs(probe_at(v, i)));
     return SlopeReach(size[i], probe);
   };
   for (int64_t line = 0; line < axis.outer * axis.inner; ++line) {
@@ -234,14 +253,24 @@ void Executor::ProbesOfLargest(const PackedInstruction& instruction, int64_t r) 
     };
     float of_largest = 0;
     for (int64_t a = 0; a < axis.length; ++a)
-      if (in[at(a)] == largest[line]) of_largest = std::max(of_largest, reach_at(at(a)));
+      if (in[at(a)] == largest[line]) of_largest = LargerOrNan(of_largest, reach_at(at(a)));
+    const auto probe_of = [&](int64_t v) -> float& {
+      return Tangent(instruction.result, r * along_.columns + v)[line];
+    };
+    float low[kNumProbes], high[kNumProbes];
+    for (int64_t v = 0; v < along_.probes; ++v) low[v] = high[v] = probe_of(v);
     for (int64_t a = 0; a < axis.length; ++a) {
       if (largest[line] - in[at(a)] > of_largest + reach_at(at(a))) continue;
       for (int64_t v = 0; v < along_.probes; ++v) {
-        float& probe = Tangent(instruction.result, r * along_.columns + v)[line];
-        if (std::fabs(probe_at(v, at(a))) > std::fabs(probe)) probe = probe_at(v, at(a));
+        low[v] = SmallerOrNan(low[v], probe_at(v, at(a)));
+        high[v] = LargerOrNan(high[v], probe_at(v, at(a)));
       }
     }
+    float between = 0;
+    for (int64_t v = 0; v < along_.probes; ++v) between = LargerOrNan(between, high[v] - low[v]);
+    for (int64_t v = 0; v < along_.probes; ++v)
+      probe_of(v) = 0.5F * low[v] + 0.5F * high[v] +
+                    OffTheMiddle(between, instruction, v, line, contexts_[r].draw);
   }
 }
 

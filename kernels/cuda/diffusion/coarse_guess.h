@@ -15,6 +15,7 @@
 #include <math.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/loop/block_recurrence.h"
 #include "kernels/cuda/runtime/device_code.h"
@@ -30,7 +31,75 @@ struct CoarseArgs {
   int32_t shooting_interval, num_intervals;
   const float* initial_states;  // z_0 [n, W], zero beyond D
   float* guesses;               // y_1..y_P [n, P, W], zero beyond D
+  int32_t staged_floats;        // of a block's shared memory for StagedHolds; 0: there is no room
 };
+
+// Elements of a state that the sampler moves and that have noise.
+template <class Process>
+constexpr int SampleDim(const Process& process) {
+  if constexpr (Process::kAnySampler) {
+    return process.sample_dim;
+  } else {
+    return process.state_dim;
+  }
+}
+
+// The coefficients and the noise of the steps from one evaluation to the next, the first being
+// step 0: in global memory.
+struct HoldsInPlace {
+  const HoldCoefficients* holds;
+  const float* noise;
+  int dim;
+
+  DEEPPCR_DEVICE HoldCoefficients Hold(int32_t k) const { return holds[k]; }
+  DEEPPCR_DEVICE float Noise(int32_t k, int i) const { return noise[int64_t{k} * dim + i]; }
+};
+
+// The same in a block's shared memory, to which they are copied while the network is evaluated:
+// from the L2, every step would wait for them.
+template <class Context>
+class StagedHolds {
+ public:
+  static constexpr int kHoldFloats = sizeof(HoldCoefficients) / sizeof(float);
+  // Floats for one step. In memory: holds [every, kHoldFloats], noise [every, dim].
+  static constexpr int64_t Floats(int dim) { return kHoldFloats + int64_t{dim}; }
+
+  DEEPPCR_DEVICE StagedHolds(Context& context, float* memory, int64_t every, int dim)
+      : context_(context), holds_(memory), noise_(memory + every * kHoldFloats), dim_(dim) {}
+
+  // Begins to copy `count` steps, by all threads of the block.
+  DEEPPCR_DEVICE void Begin(const HoldsInPlace& from, int32_t count) {
+    static_assert(kHoldFloats == 4, "copied in one piece");
+    for (int k = context_.thread(); k < count; k += context_.num_threads())
+      context_.template CopyAsync<4>(&from.holds[k].z, holds_ + k * kHoldFloats);
+    for (int at = context_.thread(); at < count * dim_; at += context_.num_threads())
+      context_.template CopyAsync<1>(from.noise + at, noise_ + at);
+    context_.CommitCopies();
+  }
+  DEEPPCR_DEVICE void Wait() {
+    context_.template WaitForCopies<0>();
+    context_.SyncBlock(kAfterHolds);
+  }
+
+  DEEPPCR_DEVICE HoldCoefficients Hold(int32_t k) const {
+    float four[kHoldFloats];
+    context_.LoadFour(holds_ + k * kHoldFloats, four);
+    return {four[0], four[1], four[2], four[3]};
+  }
+  DEEPPCR_DEVICE float Noise(int32_t k, int i) const { return noise_[k * dim_ + i]; }
+
+ private:
+  Context& context_;
+  float* const holds_;
+  float* const noise_;
+  const int dim_;
+};
+
+// Float of a block's shared memory at which StagedHolds begin.
+template <class Process>
+constexpr int64_t FirstStagedFloat(const Process& process) {
+  return (int64_t{process.StepFloats(1)} + process.width + 3) / 4 * 4;
+}
 
 // What an element of a state keeps from one evaluation to the next.
 struct HeldElement {
@@ -46,56 +115,60 @@ DEEPPCR_DEVICE void SetFinite(float next, float* element) {
   if (isfinite(next)) *element = next;
 }
 
-// Takes element i of a state through steps [begin, end) with one x0, and with it the element of the
-// memory `c`, where the sampler carries one; `guesses` may be null. The coefficients of several
-// steps, then their noise, are loaded before the first of these steps: one after another they would
-// come from the L2 twice a step, 1000 times in a row.
-template <class Process, class Steps>
-DEEPPCR_DEVICE void HoldElement(const CoarseArgs<Process>& args, const Steps& steps, int64_t begin,
-                                int64_t end, const HeldElement& held, int i, bool real, float* z,
+// Takes element i of a state through `count` steps from step `begin` on with one x0, and with it
+// the element of the memory `c`, where the sampler carries one; `guesses` may be null. The
+// coefficients and the noise of several steps are loaded before the first of these: one after
+// another, each would be waited for.
+template <class Process, class Holds>
+DEEPPCR_DEVICE void HoldElement(const CoarseArgs<Process>& args, const Holds& source, int64_t begin,
+                                int32_t count, const HeldElement& held, int i, bool real, float* z,
                                 float* c, float* guesses) {
   const Process& process = args.process;
-  const int width = process.width;
+  const int64_t interval = begin / args.shooting_interval;
+  float* const to = guesses == nullptr ? nullptr : guesses + interval * process.width + i;
+  int32_t at = 0;  // place of the next guess
+  // Steps that are left of the interval.
+  auto left = static_cast<int32_t>((interval + 1) * args.shooting_interval - begin);
   float state = *z;
-  int64_t interval = begin / args.shooting_interval;
-  int64_t interval_end = (interval + 1) * args.shooting_interval;
-  for (int64_t first = begin; first < end; first += kHeldSteps) {
-    HoldCoefficients holds[kHeldSteps];
-    float noise[kHeldSteps];
+  const auto store = [&] {
+    to[at] = state;
+    if constexpr (Process::kAnySampler) {
+      if (c != nullptr) to[at + process.sample_dim] = *c;
+    }
+  };
+  const auto take = [&](auto steps, int32_t first) {
+    HoldCoefficients holds[steps.value];
+    float noise[steps.value];
     DEEPPCR_UNROLL
-    for (int k = 0; k < kHeldSteps; ++k)
-      holds[k] = process.holds[first + k < end ? first + k : end - 1];
-    DEEPPCR_UNROLL
-    for (int k = 0; k < kHeldSteps; ++k) {
-      const bool noisy = real && holds[k].sigma != 0.0F && first + k < end;
-      noise[k] = noisy ? steps.Noise(first + k)[i] : 0.0F;
+    for (int k = 0; k < steps.value; ++k) {
+      holds[k] = source.Hold(first + k);
+      noise[k] = real ? source.Noise(first + k, i) : 0.0F;
     }
     DEEPPCR_UNROLL
-    for (int k = 0; k < kHeldSteps; ++k) {
-      const int64_t l = first + k;
-      if (l >= end) break;
+    for (int k = 0; k < steps.value; ++k) {
       const HoldCoefficients& hold = holds[k];
       float next = held.Next(hold, state);
       if (real && hold.sigma != 0.0F) next = fmaf(hold.sigma, held.scale * noise[k], next);
       if constexpr (Process::kAnySampler) {
         if (c != nullptr) {
-          const MemoryHold& memory = process.memory_holds[l];
+          const MemoryHold& memory = process.memory_holds[begin + first + k];
           next = fmaf(memory.recall, *c, next);
           SetFinite(held.Next(memory.next, state), c);
         }
       }
       SetFinite(next, &state);
-      if (l + 1 != interval_end && l + 1 != process.num_steps) continue;
-      if (guesses != nullptr) {
-        guesses[interval * width + i] = state;
-        if constexpr (Process::kAnySampler) {
-          if (c != nullptr) guesses[interval * width + process.sample_dim + i] = *c;
-        }
-      }
-      ++interval;
-      interval_end += args.shooting_interval;
+      const bool ends = --left == 0;
+      if (ends && to != nullptr) store();
+      at += ends ? process.width : 0;
+      left = ends ? args.shooting_interval : left;
     }
-  }
+  };
+  int32_t k = 0;
+  for (; k + kHeldSteps <= count; k += kHeldSteps)
+    take(std::integral_constant<int, kHeldSteps>{}, k);
+  for (; k < count; ++k) take(std::integral_constant<int, 1>{}, k);
+  const bool last = begin + count == process.num_steps && left < args.shooting_interval;
+  if (last && to != nullptr) store();
   *z = state;
 }
 
@@ -110,22 +183,24 @@ DEEPPCR_DEVICE void GuessSample(const Team& team, const CoarseArgs<Process>& arg
   float* const guesses =
       team.leads() ? args.guesses + sample * args.num_intervals * width : nullptr;
   const auto steps = process.StepsOf(sample);
-  int dim = process.state_dim;
+  const int dim = SampleDim(process);
   bool carries = false;
-  if constexpr (Process::kAnySampler) {
-    dim = process.sample_dim;
-    carries = process.memory_holds != nullptr;
-  }
+  if constexpr (Process::kAnySampler) carries = process.memory_holds != nullptr;
+  StagedHolds staged(context, SharedFloats(context) + FirstStagedFloat(process), every, dim);
   for (int i = context.thread(); i < width; i += context.num_threads())
     z[i] = args.initial_states[sample * width + i];
   for (int64_t begin = 0; begin < process.num_steps; begin += every) {
     // A thread has the same elements of z everywhere, so z needs no barrier. No network knows of a
     // memory.
     PlaceState(context, z, 0, step, carries ? dim : width);
+    const int64_t rest = process.num_steps - begin;
+    const auto count = static_cast<int32_t>(every < rest ? every : rest);
+    const HoldsInPlace in_place = {process.holds + begin, steps.Noise(begin), dim};
     team.Sync(kAfterCoarseState);
+    if (args.staged_floats > 0) staged.Begin(in_place, count);
     step.Predict(steps.At(begin));
     const ReverseCoefficients at = process.CoefficientsOf(begin);
-    const int64_t end = begin + every < process.num_steps ? begin + every : process.num_steps;
+    if (args.staged_floats > 0) staged.Wait();
     for (int i = context.thread(); i < width; i += context.num_threads()) {
       const bool real = i < dim;
       if (carries && !real && i < process.state_dim) continue;
@@ -135,14 +210,15 @@ DEEPPCR_DEVICE void GuessSample(const Team& team, const CoarseArgs<Process>& arg
       if constexpr (Process::kAnySampler) {
         if (real) held.scale = step.NoiseScaleOf(begin, i);
       }
-      HoldElement(args, steps, begin, end, held, i, real, &z[i],
-                  carries && real ? &z[i + dim] : nullptr, guesses);
+      float* const c = carries && real ? &z[i + dim] : nullptr;
+      args.staged_floats > 0
+          ? HoldElement(args, staged, begin, count, held, i, real, &z[i], c, guesses)
+          : HoldElement(args, in_place, begin, count, held, i, real, &z[i], c, guesses);
     }
   }
 }
 
-// Body of a launch of one team per sample. Shared memory: W floats more than for the sequential
-// solver.
+// Body of a launch of one team per sample. Shared memory: FirstStagedFloat + staged_floats.
 template <class Process, class Team>
 DEEPPCR_DEVICE void GuessCoarsely(const Team& team, const CoarseArgs<Process>& args) {
   auto step = args.process.NewSoleStep(team, SharedFloats(team.context()));

@@ -74,9 +74,10 @@ cudaError_t LaunchBlocks(const ExpansionArgs<DiffusionView>& args, int num_sampl
 }
 cudaError_t LaunchBlocks(const DiffusionCoarseArgs& args, int num_samples, cudaStream_t stream) {
   if (HoldsLayers(args.process, args.num_blocks, kMaxBlockWarps))
-    return LaunchSteps(HeldCoarseKernel, args, num_samples, CoarseBytes(args.process), stream);
+    return LaunchSteps(HeldCoarseKernel, args, num_samples,
+                       CoarseBytes(args.process, args.staged_floats), stream);
   return LaunchTeams(CoarseKernel, ClusterCoarseKernel, args, args.num_blocks, num_samples,
-                     CoarseBytes(args.process), stream);
+                     CoarseBytes(args.process, args.staged_floats), stream);
 }
 
 }  // namespace deeppcr::cuda

@@ -113,14 +113,15 @@ class DiffusionRecurrence final : public BlockRecurrence<DiffusionView> {
 
   void LaunchGuess(int32_t num_samples) override {
     if (work_.guess.states != coarse_.data() || coarse_.size() == 0) return;
+    const DiffusionView process = ProcessFrom(0);
     work_.stream->Launch(
-        CoarseArgs<DiffusionView>{
-            .process = ProcessFrom(0),
-            .num_blocks = ChooseTeams(model_.view(), 1, work_.limits).num_blocks,
-            .shooting_interval = static_cast<int32_t>(work_.interval),
-            .num_intervals = static_cast<int32_t>(work_.intervals),
-            .initial_states = work_.initial.data(),
-            .guesses = coarse_.data()},
+        CoarseArgs<DiffusionView>{.process = process,
+                                  .num_blocks = ChooseTeams(process, 1, work_.limits).num_blocks,
+                                  .shooting_interval = static_cast<int32_t>(work_.interval),
+                                  .num_intervals = static_cast<int32_t>(work_.intervals),
+                                  .initial_states = work_.initial.data(),
+                                  .guesses = coarse_.data(),
+                                  .staged_floats = StagedFloats(process, work_.limits)},
         num_samples);
   }
 

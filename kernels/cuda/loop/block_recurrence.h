@@ -38,6 +38,7 @@ namespace deeppcr::cuda {
 enum BlockSite : int {
   kAfterInitialState = 16,  // beyond those of the Newton kernel
   kAfterCoarseState,
+  kAfterHolds,
   kAfterColumns,
   kNumBlockSites,
 };

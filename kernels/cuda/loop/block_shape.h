@@ -40,8 +40,16 @@ constexpr size_t StepBytes(const Process& process, int rows) {
   return static_cast<size_t>(process.StepFloats(rows)) * sizeof(float);
 }
 template <class Process>
-constexpr size_t CoarseBytes(const Process& process) {
-  return StepBytes(process, 1) + static_cast<size_t>(process.width) * sizeof(float);
+constexpr size_t CoarseBytes(const Process& process, int64_t staged_floats = 0) {
+  return static_cast<size_t>(FirstStagedFloat(process) + staged_floats) * sizeof(float);
+}
+// CoarseArgs::staged_floats.
+template <class Process>
+constexpr int32_t StagedFloats(const Process& process, const LaunchLimits& limits) {
+  const int64_t room = static_cast<int64_t>(limits.shared_bytes - CoarseBytes(process));
+  const int64_t floats =
+      CoarseStride(process.num_steps) * StagedHolds<int>::Floats(SampleDim(process));
+  return floats * int64_t{sizeof(float)} <= room ? static_cast<int32_t>(floats) : 0;
 }
 
 // Blocks of a team: where layers are wide, all blocks of a cluster make a step, each with panels

@@ -100,10 +100,7 @@ void DeviceLoop::SolveAtOnce(const StackView& stack, int32_t num_samples,
 }
 
 NewtonShape DeviceLoop::ShapeInParts(int32_t count) const {
-  NewtonShape shape =
-      ChooseNewtonShape(work_.width, count, static_cast<int32_t>(work_.intervals), work_.limits);
-  shape.in_workspace = true;
-  return shape;
+  return ChoosePartShape(work_.width, count, static_cast<int32_t>(work_.intervals), work_.limits);
 }
 IntervalsView DeviceLoop::IntervalsInParts(int32_t count) const {
   const auto intervals = static_cast<int32_t>(work_.intervals);

@@ -9,15 +9,17 @@
 namespace deeppcr::cuda {
 namespace {
 
-template <int W>
-constexpr int kMaxThreads = MaxNewtonWarps(W) * kWarpSize;
-
 // Kind of a kernel, of the kernels with the same launch.
 enum class Kernel { kInShared, kInWorkspace, kParts };
 
 template <int W, Kernel kKernel>
-__global__ void __launch_bounds__(kMaxThreads<W>, MinNewtonBlocks(W, kKernel == Kernel::kParts,
-                                                                  kKernel == Kernel::kInShared))
+constexpr int kMaxThreads =
+    (kKernel == Kernel::kParts ? MaxPartWarps(W) : MaxNewtonWarps(W)) * kWarpSize;
+
+template <int W, Kernel kKernel>
+__global__ void __launch_bounds__(kMaxThreads<W, kKernel>,
+                                  MinNewtonBlocks(W, kKernel == Kernel::kParts,
+                                                  kKernel == Kernel::kInShared))
     NewtonKernel(const __grid_constant__ NewtonArgs args) {
 #if __CUDA_ARCH__ >= 900  // first with clusters; LaunchNewton refuses older GPUs
   ClusterContext context;
@@ -43,7 +45,7 @@ cudaError_t Prepare(int shared_bytes) {
 
 template <int W, Kernel kKernel>
 cudaError_t Launch(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream) {
-  if (shape.num_blocks < 1 || shape.num_warps * kWarpSize > kMaxThreads<W>)
+  if (shape.num_blocks < 1 || shape.num_warps * kWarpSize > kMaxThreads<W, kKernel>)
     return cudaErrorInvalidValue;
   const ClusterLauncher launcher(shape, NewtonBytes(args, W), stream);
   return cudaLaunchKernelEx(&launcher.config, NewtonKernel<W, kKernel>, args);

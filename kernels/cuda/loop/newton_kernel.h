@@ -305,7 +305,11 @@ class NewtonSolve {
   template <int N>
   DEEPPCR_DEVICE void AddProducts(Linearization linearization, const float* matrix,
                                   const float (&x)[N], float (&sums)[N]) {
-    const Transition<W> transition(context_, linearization, matrix);
+    AddProducts(Transition<W>(context_, linearization, matrix), x, sums);
+  }
+  template <int N>
+  DEEPPCR_DEVICE void AddProducts(const Transition<W>& transition, const float (&x)[N],
+                                  float (&sums)[N]) {
     DEEPPCR_UNROLL
     for (int v = 0; v < N; ++v) sums[v] += transition.Times(context_, x[v]);
   }
@@ -452,18 +456,21 @@ class NewtonSolve {
   template <int N>
   DEEPPCR_DEVICE IntervalNorms UpdateAs(int32_t i, IterationKind kind) {
     const int32_t p = first_ + i;
-    float corrections[N] = {};
+    // What the interval itself has is on its way while the vectors that enter it are computed.
+    float corrections[N] = {}, propagated[N];
+    DEEPPCR_UNROLL
+    for (int v = 0; v < N; ++v) propagated[v] = memory_.Propagated(i)[v * W + row_];
     if (p > 0 && kind.linearization != Linearization::kZero) {
+      const Transition<W> own(context_, kind.linearization, MatrixOf(0, p));
       float prefixes[N];
       EnterInterval(kind.linearization, i, prefixes);
-      AddProducts(kind.linearization, MatrixOf(0, p), prefixes, corrections);
+      AddProducts(own, prefixes, corrections);
     }
     IntervalUpdate update(kind);
     if (context_.lane() < W) {
       DEEPPCR_UNROLL
       for (int v = 0; v < N; ++v)
-        update.Take(v, memory_.Propagated(i)[v * W + row_], corrections[v], W,
-                    memory_.State(i + 1) + row_);
+        update.Take(v, propagated[v], corrections[v], W, memory_.State(i + 1) + row_);
     }
     return update.norms();
   }

@@ -89,6 +89,17 @@ constexpr NewtonShape ChooseNewtonShape(int width, int num_samples, int32_t num_
   return shape;
 }
 
+// The same for launches that make parts of a solve, in the workspace.
+constexpr NewtonShape ChoosePartShape(int width, int num_samples, int32_t num_intervals,
+                                      const LaunchLimits& limits) {
+  NewtonShape shape = ChooseNewtonShape(width, num_samples, num_intervals, limits);
+  const int most = MaxPartWarps(width) < limits.max_warps ? MaxPartWarps(width) : limits.max_warps;
+  const int32_t per_block = IntervalTree(num_intervals, shape.num_blocks).per_block;
+  shape.num_warps = per_block < most ? per_block : most;
+  shape.in_workspace = true;
+  return shape;
+}
+
 }  // namespace deeppcr::cuda
 
 #endif  // DEEPPCR_KERNELS_CUDA_LOOP_NEWTON_SHAPE_H_

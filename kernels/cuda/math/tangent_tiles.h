@@ -43,6 +43,13 @@ struct TangentTiles {
   float at[kTiles][4];
 };
 
+// A tangent as TF32. The bits of the NaN that a GPU makes, 0x7FFFFFFF, would round up to those of
+// -0.
+template <class Context>
+DEEPPCR_DEVICE float RoundTangent(float x) {
+  return x == x ? Context::RoundToTf32(x) : Context::CutToTf32(x);
+}
+
 // y = X L^T without bias, for a layer of 8 kIn columns and 8 kOut rows in shared memory.
 template <int kIn, int kOut, class Context>
 DEEPPCR_DEVICE void MultiplyTiles(Context& context, const PanelLayer& layer,
@@ -65,10 +72,10 @@ DEEPPCR_DEVICE void MultiplyTiles(Context& context, const PanelLayer& layer,
     DEEPPCR_UNROLL
     for (int h = 0; h < 2; ++h) {
       const float(&factor)[4] = x.at[2 * j + h];
-      a[h][0] = Context::RoundToTf32(factor[0]);
-      a[h][1] = Context::RoundToTf32(factor[2]);
-      a[h][2] = Context::RoundToTf32(factor[1]);
-      a[h][3] = Context::RoundToTf32(factor[3]);
+      a[h][0] = RoundTangent<Context>(factor[0]);
+      a[h][1] = RoundTangent<Context>(factor[2]);
+      a[h][2] = RoundTangent<Context>(factor[1]);
+      a[h][3] = RoundTangent<Context>(factor[3]);
     }
     DEEPPCR_UNROLL
     for (int p = 0; p < kOut; ++p) {

@@ -35,6 +35,20 @@ struct ProgramRows {
 // Size, in units of 2^-24, of a value that may be one or zero.
 inline constexpr float kJumpSize = 0x1p24F;
 
+// From 3/4 to 5/4 of the difference off the middle; two probes after each other differ in the side,
+// so that the larger of the values that could be met always is.
+DEEPPCR_DEVICE float OffTheMiddle(float between, int v, int i, int64_t draw) {
+  return (v % 2 == 0 ? 0x1p24F : -0x1p24F) * RoundingSource(between, v / 2 * 2, i, draw);
+}
+
+// The rounding of gelu and gelu_tanh at a, as program::GeluTanhUlps: gelu of a negative number is
+// nearly a e^(-a^2 / 2), whose exponent rounds by 1.5 units of its own, until the result is zero.
+DEEPPCR_DEVICE float UlpsAt(program::Op op, float ulps, float a) {
+  if (op == program::Op::kGeluTanh) return program::GeluTanhUlps(ulps, a);
+  if (!(a < 0.0F)) return ulps;
+  return fminf(fmaxf(ulps, fmaf(1.5F * a, a, 8.0F)), 330.0F);
+}
+
 // One element of an instruction whose operands are at most three.
 class ElementStep {
  public:
@@ -94,7 +108,8 @@ class ElementStep {
   DEEPPCR_DEVICE float SizeOf(int k, int i) const { return operands_[k].Of(rows_.sizes(), i); }
   DEEPPCR_DEVICE float LargestProbeOf(int k, int i) const {
     float largest = 0.0F;
-    for (int v = 1; v <= rows_.probes; ++v) largest = fmaxf(largest, fabsf(operands_[k].Of(v, i)));
+    for (int v = 1; v <= rows_.probes; ++v)
+      largest = LargerOrNan(largest, fabsf(operands_[k].Of(v, i)));
     return largest;
   }
   // The rounding of an exact operation is that which its operands bring.
@@ -137,8 +152,8 @@ class ElementStep {
   DEEPPCR_DEVICE void ProbesOfOne(int i, float a, float slope, float value) const {
     const Op op = instruction_.op;
     const bool rounds = instruction_.ulps > 0.0F;
-    const float size = op == Op::kGeluTanh
-                           ? program::GeluTanhUlps(instruction_.ulps, a) * fabsf(value)
+    const float size = op == Op::kGelu || op == Op::kGeluTanh
+                           ? UlpsAt(op, instruction_.ulps, a) * fabsf(value)
                            : SizeOfValue(i, value);
     const auto probe = [&](int v) { return operands_[0].Of(1 + v, i); };
     if (op == Op::kNegate)
@@ -184,13 +199,10 @@ class ElementStep {
     const bool apart = fabsf(a[0] - a[1]) > reach_of(0) + reach_of(1);
     float between = 0.0F;
     for (int v = 1; v <= kNumProbes; ++v)
-      between = fmaxf(between, fabsf(operands_[0].Of(v, i) - operands_[1].Of(v, i)));
+      between = LargerOrNan(between, fabsf(operands_[0].Of(v, i) - operands_[1].Of(v, i)));
     WriteProbes(i, SizeOfValue(i, 0.0F), false, [&](int v) {
       if (apart) return Carried(slopes, 1 + v, i);
-      // From 3/4 to 5/4 of the difference off the middle; two probes after each other differ in the
-      // side, so that the larger of the two operands' is always met.
-      const float source = RoundingSource(between, v / 2 * 2, i, step_.draw);
-      const float off = (v % 2 == 0 ? 0x1p24F : -0x1p24F) * source;
+      const float off = OffTheMiddle(between, v, i, step_.draw);
       return fmaf(0.5F, operands_[0].Of(1 + v, i), fmaf(0.5F, operands_[1].Of(1 + v, i), off));
     });
   }

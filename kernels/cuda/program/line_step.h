@@ -49,6 +49,7 @@ class LineStep {
         rows_(rows),
         instruction_(instruction),
         salt_(salt),
+        draw_(step.draw),
         line_(line),
         length_(instruction.length),
         first_(line / instruction.inner * instruction.length * instruction.inner +
@@ -125,40 +126,53 @@ class LineStep {
     WriteNumber(r, t);
   }
 
+  // The largest and the smallest of a line; NaN where one of them is.
+  template <class F>
+  DEEPPCR_DEVICE float LargestOf(const F& f) const {
+    return BestByWarp(context_, length_, f,
+                      [](float a, float b) { return a > b || (a != a && b == b); });
+  }
+  template <class F>
+  DEEPPCR_DEVICE float SmallestOf(const F& f) const {
+    return BestByWarp(context_, length_, f,
+                      [](float a, float b) { return a < b || (a != a && b == b); });
+  }
   DEEPPCR_DEVICE float LargestOfLine() const {
-    return BestByWarp(
-        context_, length_, [&](int i) { return X(i); },
-        [](float a, float b) { return a > b || (a != a && b == b); });
+    return LargestOf([&](int i) { return X(i); });
   }
   DEEPPCR_DEVICE float ReachAt(int i) const {
     float probe = 0.0F;
-    for (int v = 1; v <= rows_.probes; ++v) probe = fmaxf(probe, fabsf(T(v, i)));
+    for (int v = 1; v <= rows_.probes; ++v) probe = LargerOrNan(probe, fabsf(T(v, i)));
     return SlopeReach(T(rows_.sizes(), i), probe);
   }
   DEEPPCR_DEVICE void Largest() const {
     WriteNumber(0, LargestOfLine());
     if (rows_.probes == 0) return;
-    WriteNumber(rows_.sizes(), BestByWarp(
-                                   context_, length_, [&](int i) { return T(rows_.sizes(), i); },
-                                   [](float a, float b) { return a > b; }));
+    WriteNumber(rows_.sizes(), LargestOf([&](int i) { return T(rows_.sizes(), i); }));
   }
-  // The tangent of the first element that is the largest; of a probe the largest tangent of those
-  // that could be it within their rounding.
+  // The tangent of the first element that is the largest. Where others could be it within their
+  // rounding, a probe goes beyond those of all of them, as in ProbesOfEither (element_step.h): one
+  // of them would cancel in a later difference with that element.
   DEEPPCR_DEVICE void TangentOfLargest(int r) const {
     const float largest = LargestOfLine();
     const float none = static_cast<float>(length_);
-    const float first = BestByWarp(
-        context_, length_, [&](int i) { return X(i) == largest ? static_cast<float>(i) : none; },
-        [](float a, float b) { return a < b; });
-    const float t = T(r, first < none ? static_cast<int>(first) : 0);
-    if (!IsProbe(r)) return WriteNumber(r, t);
-    const auto greater = [](float a, float b) { return a > b; };
-    const float reach = BestByWarp(
-        context_, length_, [&](int i) { return X(i) == largest ? ReachAt(i) : 0.0F; }, greater);
-    WriteNumber(r, BestByWarp(
-                       context_, length_,
-                       [&](int i) { return largest - X(i) > reach + ReachAt(i) ? t : T(r, i); },
-                       [](float a, float b) { return fabsf(a) > fabsf(b); }));
+    const float first =
+        SmallestOf([&](int i) { return X(i) == largest ? static_cast<float>(i) : none; });
+    const int at = first < none ? static_cast<int>(first) : 0;
+    if (!IsProbe(r)) return WriteNumber(r, T(r, at));
+    const float reach = LargestOf([&](int i) { return X(i) == largest ? ReachAt(i) : 0.0F; });
+    const auto near = [&](int v, int i) {
+      return largest - X(i) > reach + ReachAt(i) ? T(v, at) : T(v, i);
+    };
+    float between = 0.0F, high = 0.0F, low = 0.0F;
+    for (int v = 1; v <= rows_.probes; ++v) {
+      const float above = LargestOf([&](int i) { return near(v, i); });
+      const float below = SmallestOf([&](int i) { return near(v, i); });
+      between = LargerOrNan(between, above - below);
+      if (v == r) high = above, low = below;
+    }
+    const int v = r - 1;
+    WriteNumber(r, fmaf(0.5F, high, fmaf(0.5F, low, OffTheMiddle(between, v, line_, draw_))));
   }
 
   // ---- Softmax
@@ -204,7 +218,7 @@ class LineStep {
   Context& context_;
   const ProgramRows& rows_;
   const ProgramInstruction& instruction_;
-  const int64_t salt_;
+  const int64_t salt_, draw_;
   const int line_, length_;
   const int first_;  // element of the operand where the line begins
   const OperandValue operand_;

@@ -47,7 +47,7 @@ cudaError_t LaunchBlocks(const ExpansionArgs<ProgramView>& args, int num_samples
 }
 cudaError_t LaunchBlocks(const ProgramCoarseArgs& args, int num_samples, cudaStream_t stream) {
   return LaunchTeams(ProgramCoarseKernel, ClusterProgramCoarseKernel, args, args.num_blocks,
-                     num_samples, CoarseBytes(args.process), stream);
+                     num_samples, CoarseBytes(args.process, args.staged_floats), stream);
 }
 cudaError_t LaunchCondition(const ConditionArgs& args, int num_samples, cudaStream_t stream) {
   const int threads = WarpsOf(args.section.widest, 1, kMaxBlockWarps) * kWarpSize;

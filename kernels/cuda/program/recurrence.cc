@@ -130,7 +130,8 @@ class ReverseProcessRecurrence final : public ProgramRecurrence {
                                 .shooting_interval = static_cast<int32_t>(work_.interval),
                                 .num_intervals = static_cast<int32_t>(work_.intervals),
                                 .initial_states = work_.initial.data(),
-                                .guesses = coarse_.data()},
+                                .guesses = coarse_.data(),
+                                .staged_floats = StagedFloats(process, work_.limits)},
         num_samples);
   }
 

@@ -164,6 +164,11 @@ class WalkTest(unittest.TestCase):
         with self.assertRaises(ValueError):
             self.loop('Relu', trips=(Trips('int l', 7, 'SHFL'),))
 
+    def test_rounds_that_fit_no_loop_are_named(self):
+        inner, outer = Trips('double l', 2), Trips('int l', 3, inner=(Trips('float l', 1), Trips('bool l', 0)))
+        missed = walk.Walk(activation_loop(), 'Relu').launch(1, (), (inner, outer)).missed
+        self.assertEqual([trip.loop for trip in missed], ['double l', 'float l'])
+
     def test_the_level_of_memory_counts(self):
         near, far = (walk.Walk(activation_loop(), 'Relu').launch(1, rules, ()).cycles
                      for rules in ((('LDG', 'int l', 'l1'),), ()))

@@ -49,6 +49,12 @@ class Trips:
         return bool(re.search(self.loop, own) and re.search(self.call, calls))
 
 
+def _all_of(trips):
+    for trip in trips:
+        yield trip
+        yield from _all_of(trip.inner)
+
+
 MOST_ROUNDS = 6  # of a loop that are simulated: those beyond take as long as the last two
 
 
@@ -93,6 +99,7 @@ class Result:
     cycles: int
     busy: dict    # unit -> cycles that it is held, that of the busiest scheduler
     loops: list   # Passages of the first warp
+    missed: list  # Trips that fitted no loop on the way: the workload is not that of the kernel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,6 +179,7 @@ class Walk:
         self.blocks = sass.blocks_of(kernel)
         self.loops = sass.loops_of(self.blocks)
         self._ways = {}
+        self._met = set()  # Trips that fitted a loop of the launch
 
     def name(self, loop):
         """Source lines of a loop, from the innermost call outwards."""
@@ -306,6 +314,7 @@ class Walk:
     def _add_loop(self, loop, state, ops, left):
         name = self.name(loop)
         for trip in state.trips_of(name):
+            self._met.add(trip)
             inside = dataclasses.replace(state, scopes=(trip.inner,) + state.scopes,
                                          where=trip.where + state.where, route=state.route + trip.route)
             way = self.way_round(loop, inside.route)
@@ -325,6 +334,7 @@ class Walk:
     def launch(self, warps, where=(), trips=(), route=Route()):
         """A launch in which each multiprocessor has one block of `warps` warps."""
         way, ways = self.way_through(route), []
+        self._met = set()
         for warp in reversed(range(warps)):
             ops, loops = [], []
             self._add_way(way, None, State((trips,), where, route, warp, loops), ops, collections.Counter())
@@ -332,4 +342,5 @@ class Walk:
         issued, ends, busy = machine.run(ways)
         extra = sum(passage.time(issued[0]) for passage in loops)
         longer = (max(ends) + extra) / max(ends)
-        return Result(max(ends) + extra, {unit: round(held * longer) for unit, held in busy.items()}, loops)
+        missed = [trip for trip in _all_of(trips) if trip.times > 0 and trip not in self._met]
+        return Result(max(ends) + extra, {unit: round(held * longer) for unit, held in busy.items()}, loops, missed)

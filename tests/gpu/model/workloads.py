@@ -88,13 +88,20 @@ _PANELS = (Trips(_GROUPS, 1, 'LDG.128', r'InputLayer\(steps\)'), Trips(_TILES, 1
 
 _RESIDUAL = (r'Modulate\(steps', r'InnerLayer\(steps', r'OuterLayer\(steps', 'NormOfRow')
 _BLOCKS = r'i < d_\.num_blocks'
-# P = 1000 over 16 blocks of 12 warps, in the workspace: 64 intervals a block.
+# P = 1000 over 16 blocks of 16 warps, in the workspace: 64 intervals a block. The last warp has the
+# intervals 15, 31, 47 and 63, with 4 + 5 + 5 + 6 left nodes before them; no warp has more.
 _W4_TREE = (
-    Trips('i = warp_', 6),
-    *(_up(1, -(-nodes // 12), min(nodes, 12)) for nodes in (32, 16, 8, 4, 2, 1)),
-    *_chain(16, 384))
+    Trips('i = warp_', 4),
+    *(_up(1, -(-nodes // 16), min(nodes, 16)) for nodes in (32, 16, 8, 4, 2, 1)),
+    *_chain(16, 512))
+_W4_LEFT = 5
 _W4_MEMORY = (('LDG', 'LoadVolatile', 'pcie'),)
 
+
+# The 63 steps of an evaluation, one warp's, from copies that all warps have made: 63 of coefficients and
+# 63 x 16 of noise.
+_HELD = (Trips(r'k \+ kHeldSteps <= count', 63 * 3, 'FFMA'), Trips(r'k < count; \+\+k', 0),
+         Trips(r'at = context_\.thread', 2))
 
 _DIFFUSION = ('diffusion_kernel.cu', 'kernel.cu')
 _STEPS = Route(_RESIDUAL)
@@ -118,8 +125,8 @@ def _propagation(part, route, times, kernel):
 
 
 def _rest(part, route, times, vectors):
-    return Launch(part, ('newton_kernel.cu',), 'NewtonKernelILi16ELNS1_6KernelE2', 'Silu', 12,
-                  (_down(6, vectors), *_W4_TREE), _W4_MEMORY, route + Route(('PlaceGuess',)), times)
+    return Launch(part, ('newton_kernel.cu',), 'NewtonKernelILi16ELNS1_6KernelE2', 'Silu', 16,
+                  (_down(_W4_LEFT, vectors), *_W4_TREE), _W4_MEMORY, route + Route(('PlaceGuess',)), times)
 
 
 _NODES = (('node on the way up', Trips(r'k = warp;', 1)),
@@ -149,8 +156,8 @@ WORKLOADS = (
             ('step', Trips(r'l = args\.begin', 1)),)),
     Workload('W4 Newton', 'C = 1: the coarse guess, three full passes and two corrections', (
         Launch('guess', _DIFFUSION, 'HeldCoarseKernel', 'Silu', 16,
-               (Trips('begin = 0', 16), Trips(_BLOCKS, 0), Trips(r'i = context\.thread', 1, warps=1),
-                Trips('l = begin', 63 * 3, 'FFMA')) + _PANELS, (), _STEPS,
+               (Trips('begin = 0', 16), Trips(_BLOCKS, 0), Trips(r'i = context\.thread', 1, warps=1)) + _HELD
+               + _PANELS, (), _STEPS + Route((r'in_place, begin',)),
                row=(('kernel', 'held_coarse_guess'),)),
         _propagation('full propagation', Route(('TakeProbes', 'PickUpInput', 'LengthOf')), 3, 'resident_propagation'),
         _propagation('propagation of a correction', Route(('TakeColumns',)), 2, 'resident_correction'),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attacks on the claims of diffusion models on the CPU, or, linked with cuda_cases.cc, on cuda: clips that act in most steps, kinked and smooth
-// denoisers of both kinds with large outputs, guesses of every kind.
+// Attacks on the claims of diffusion models on the CPU, or, linked with cuda_cases.cc, on cuda:
+// clips that act in most steps, kinked and smooth denoisers of both kinds with large outputs,
+// guesses of every kind.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/program/denoiser_program.h"
 #include "tests/testing/expect_error.h"
 #include "tests/testing/random_diffusion.h"
 #include "tests/testing/simt/simt_device.h"
@@ -51,8 +52,17 @@ TEST(CudaErrorsTest, SpacesFitIntoTheBytesTheyNamed) {
   const RandomDiffusion diffusion({.state_dim = 5}), wide_diffusion({.state_dim = 40});
   const RandomDiffusion denoiser({.state_dim = 5, .hidden_dim = 250}),
       both_wide({.kind = DenoiserKind::kAdaLnMlp, .state_dim = 40, .hidden_dim = 250});
-  const std::vector<SystemSpec> specs = {narrow.spec(),         wide.spec(),     diffusion.spec(),
-                                         wide_diffusion.spec(), denoiser.spec(), both_wide.spec()};
+  const RandomDiffusion conditioned(AdaLnWithDecoder(30, 1)),
+      carries({.state_dim = 20, .form = {.carries = true, .noise_scale = NoiseScale::kLearned}});
+  const program::Program program = *program::ProgramOfDenoiser(conditioned.spec());
+  const std::vector<SystemSpec> specs = {narrow.spec(),
+                                         wide.spec(),
+                                         diffusion.spec(),
+                                         wide_diffusion.spec(),
+                                         denoiser.spec(),
+                                         both_wide.spec(),
+                                         program::WithProgram(conditioned.spec(), program),
+                                         carries.spec()};
   for (const SystemSpec& spec : specs) {
     const auto roomy = cuda::NewCudaBackend(NewSimtDevice({}));
     const auto measured = *roomy->NewSystem(spec);

@@ -256,7 +256,9 @@ uint64_t Thread::Exchange(uint64_t bits, int source) {
   return launch_->Exchange(*this, bits, source);
 }
 
+// Every NaN is 0x7FFFFFFF, as a GPU's arithmetic makes it.
 float Thread::RoundToTf32(float x) {
+  if (x != x) x = __builtin_bit_cast(float, 0x7FFFFFFFU);
   return __builtin_bit_cast(float, (__builtin_bit_cast(uint32_t, x) + 0x1000U) & 0xFFFFE000U);
 }
 float Thread::CutToTf32(float x) {

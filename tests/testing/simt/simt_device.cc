@@ -112,7 +112,7 @@ class SimtStream final : public cuda::Stream {
   }
   void Launch(const cuda::CoarseArgs<cuda::DiffusionView>& args, int num_samples) override {
     if (HoldsLayers(args.process, args.num_blocks))
-      return RunTeams(args, 1, num_samples, cuda::CoarseBytes(args.process),
+      return RunTeams(args, 1, num_samples, cuda::CoarseBytes(args.process, args.staged_floats),
                       [&](const auto& team) { cuda::GuessWithHeldLayers(team, args); });
     Coarse(args, num_samples);
   }
@@ -235,7 +235,8 @@ class SimtStream final : public cuda::Stream {
   }
   template <class Process>
   void Coarse(const cuda::CoarseArgs<Process>& args, int num_samples) {
-    RunTeams(args, args.num_blocks, num_samples, cuda::CoarseBytes(args.process),
+    RunTeams(args, args.num_blocks, num_samples,
+             cuda::CoarseBytes(args.process, args.staged_floats),
              [&](const auto& team) { cuda::GuessCoarsely(team, args); });
   }
   template <class Args>

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/diffusion/model.h"
@@ -139,8 +140,87 @@ TEST(DiffusionKernelTest, EveryBarrierIsNeeded) {
   const auto orders = Orders(processes);
   for (const int site : {int{cuda::kAfterInitialState}, int{cuda::kAfterCoarseState}})
     EXPECT_TRUE(orders.Notice(site)) << "site " << site;
-  for (int site = cuda::kAfterInputLayer; site < cuda::kNumDenoiserSites; ++site)
+  for (int site = cuda::kAfterInputLayer; site < cuda::kNumDenoiserSites; ++site) {
+    if (site == cuda::kAfterPrediction) continue;  // that of the coarse guess, below
     EXPECT_TRUE(orders.Notice(site)) << "site " << site;
+  }
+}
+
+// ---- The coarse guess
+// The guess for intervals of `interval` steps, with the coefficients and the noise of steps in
+// shared memory, or not.
+std::vector<float> CoarseGuess(const RandomDiffusion& process, int32_t interval, bool staged,
+                               const DeviceOptions& options) {
+  const auto device = NewSimtDevice(options);
+  const auto model = *cuda::DiffusionModel::Upload(*device, process.spec(), {});
+  cuda::DiffusionView view = model.view();
+  std::mt19937 generator(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> noise(static_cast<size_t>(view.num_steps * view.state_dim)),
+      initial(view.width);
+  for (float& x : noise) x = normal(generator);
+  for (int i = 0; i < view.state_dim; ++i) initial[i] = normal(generator);
+  const int32_t table = 0;
+  view.noise = noise.data();
+  view.table_of = &table;
+  const auto intervals = static_cast<int32_t>((view.num_steps - 1) / interval + 1);
+  std::vector<float> guess(static_cast<size_t>(intervals) * view.width);
+  const int32_t staged_floats = cuda::StagedFloats(view, options.limits);
+  EXPECT_GT(staged_floats, 0);
+  const auto stream = *device->NewStream();
+  stream->Launch(cuda::CoarseArgs<cuda::DiffusionView>{.process = view,
+                                                       .num_blocks = 1,
+                                                       .shooting_interval = interval,
+                                                       .num_intervals = intervals,
+                                                       .initial_states = initial.data(),
+                                                       .guesses = guess.data(),
+                                                       .staged_floats = staged ? staged_floats : 0},
+                 1);
+  stream->Wait([] {});
+  EXPECT_TRUE(stream->status().ok()) << stream->status();
+  return guess;
+}
+
+// Steps that evaluations and intervals divide, and steps that they do not.
+TEST(CoarseGuessTest, BitsDependOnNoPlaceOfTheNoise) {
+  for (const int64_t num_steps : {1, 7, 48, 101}) {
+    for (const int32_t interval : {1, 4, 200}) {
+      const RandomDiffusion process(
+          {.state_dim = 12, .hidden_dim = 20, .num_steps = num_steps, .output_gain = 0.2});
+      EXPECT_EQ(CoarseGuess(process, interval, true, {}), CoarseGuess(process, interval, false, {}))
+          << num_steps << " " << interval;
+    }
+  }
+}
+
+TEST(CoarseGuessTest, LargeStagesHaveNoRoom) {
+  const RandomDiffusion process({.state_dim = 12, .hidden_dim = 20, .num_steps = 1000});
+  const auto device = NewSimtDevice({});
+  const auto model = *cuda::DiffusionModel::Upload(*device, process.spec(), {});
+  const size_t least = cuda::CoarseBytes(model.view());
+  const size_t wanted = 63 * (4 + 12) * sizeof(float);  // 16 evaluations in 1000 steps
+  EXPECT_EQ(cuda::StagedFloats(model.view(), {.shared_bytes = least + wanted}), 63 * (4 + 12));
+  EXPECT_EQ(cuda::StagedFloats(model.view(), {.shared_bytes = least + wanted - 4}), 0);
+  EXPECT_EQ(cuda::StagedFloats(model.view(), {.shared_bytes = least - 4}), 0);
+}
+
+// Where a block waits for its copies, that barrier is one after the prediction as well.
+TEST(CoarseGuessTest, EveryBarrierIsNeeded) {
+  for (const RandomDiffusion& process : BothDenoisers(20, 101)) {
+    const std::vector<float> right = CoarseGuess(process, 1, true, {});
+    const auto orders = [&](bool staged) {
+      return simt::OrdersOfWarps([&, staged](const simt::Schedule& schedule) {
+        DeviceOptions device;
+        device.schedule = schedule;
+        return CoarseGuess(process, 1, staged, device) != right;
+      });
+    };
+    const auto with_stages = orders(true), in_place = orders(false);
+    EXPECT_TRUE(with_stages.Notice(cuda::kAfterHolds));
+    EXPECT_TRUE(with_stages.Notice(cuda::kAfterCoarseState));
+    EXPECT_TRUE(in_place.Notice(cuda::kAfterCoarseState));
+    EXPECT_TRUE(in_place.Notice(cuda::kAfterPrediction));
+  }
 }
 
 // ---- Weights in registers, where a block has a warp for every panel of a layer

@@ -54,6 +54,25 @@ TEST(NewtonShapeTest, EveryShapeFitsOrLiesInTheWorkspace) {
   }
 }
 
+// Launches that make parts of a solve lie in the workspace, whatever they would fit into, and have
+// warps of their own.
+TEST(NewtonShapeTest, PartsOfASolveHaveMoreWarps) {
+  for (const int width : kWidths) {
+    for (const int32_t intervals : {1, 5, 100, 1000, 100'000}) {
+      const NewtonShape whole = ChooseNewtonShape(width, 2, intervals, kLimits),
+                        part = ChoosePartShape(width, 2, intervals, kLimits);
+      EXPECT_TRUE(part.in_workspace);
+      EXPECT_EQ(part.num_blocks, whole.num_blocks);
+      EXPECT_GE(part.num_warps, whole.num_warps);
+      EXPECT_LE(part.num_warps, MaxPartWarps(width));
+    }
+  }
+  LaunchLimits limits = kLimits;
+  EXPECT_EQ(ChoosePartShape(16, 1, 1000, limits).num_warps, MaxPartWarps(16));
+  limits.max_warps = 3;
+  EXPECT_EQ(ChoosePartShape(16, 1, 1000, limits).num_warps, 3);
+}
+
 // A workspace may have more bytes than an int can count.
 TEST(BlockMemoryTest, ItsPartsFillItsBytes) {
   for (const auto& [intervals, width] : {std::pair{512, 208}, {8193, 256}, {131073, 64}}) {
