@@ -174,7 +174,7 @@ LOOPS_NOTE = ('One round of each hot loop on its way, inner loops left out of th
 
 
 def complaints(predictions):
-    found = [f'{workload.name}, {part.launch.part}: no loop is a round of {trip.loop!r}'
+    found = [f'{workload.name}, {part.launch.part}: no loop is one of {trip.key}'
              for workload, _, parts in predictions for part in parts for trip in part.missed]
     for ceiling in workloads.CEILINGS:
         matched = False

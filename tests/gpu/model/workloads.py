@@ -83,7 +83,7 @@ _TILES = r'tile = team\.warp'
 
 # Loops over the groups of a layer, of which a warp takes a panel; two warps have the output layer's.
 _PANELS = (Trips(_GROUPS, 1, 'LDG.128', r'InputLayer\(steps\)'), Trips(_TILES, 1, call='OutputTile', warps=2),
-           Trips(_GROUPS, 8, 'LDG.128', 'OutputTile'), Trips(_GROUPS, 8, 'LDG.128'))
+           Trips(_GROUPS, 8, 'LDG.128', 'OutputTile'))
 
 
 _RESIDUAL = (r'Modulate\(steps', r'InnerLayer\(steps', r'OuterLayer\(steps', 'NormOfRow')
@@ -115,13 +115,13 @@ _RESIDENT = (
     Trips(_BLOCKS, 3), Trips(r'b < d_\.num_blocks', 3),
     Trips(_GROUPS, 1, call=r'InputLayer\(steps\)'), Trips(_GROUPS, 8 * 12, 'FFMA', 'OutputTile'),
     Trips(_GROUPS, 8), Trips(_TILES, 1))
-_OF_DIM = Trips(r'i = context\.lane', 4, call='hidden_dim|LengthOf')
+_OF_CORRECTION = (Trips(r'i = context\.lane', 4, call='hidden_dim|LengthOf'),
+                  Trips(r'i = context_\.lane\(\); i < count', 1))
 
 
-def _propagation(part, route, times, kernel):
+def _propagation(part, route, times, kernel, trips=()):
     return Launch(part, ('resident_propagation.cu',), 'ResidentKernelILi2ELi16', 'Silu', 8,
-                  _RESIDENT + (_OF_DIM, Trips(r'i = context_\.lane\(\); i < count', 1)), (), _STEPS + route, times,
-                  (('kernel', kernel),), blocks=125)
+                  _RESIDENT + trips, (), _STEPS + route, times, (('kernel', kernel),), blocks=125)
 
 
 def _rest(part, route, times, vectors):
@@ -160,7 +160,8 @@ WORKLOADS = (
                + _PANELS, (), _STEPS + Route((r'in_place, begin',)),
                row=(('kernel', 'held_coarse_guess'),)),
         _propagation('full propagation', Route(('TakeProbes', 'PickUpInput', 'LengthOf')), 3, 'resident_propagation'),
-        _propagation('propagation of a correction', Route(('TakeColumns',)), 2, 'resident_correction'),
+        _propagation('propagation of a correction', Route(('TakeColumns',)), 2, 'resident_correction',
+                     _OF_CORRECTION),
         _rest('rest of a full pass', _FULL, 3, 1), _rest('rest of a correction', _CORRECTION, 2, _VECTORS)),
         others=2, hot=(
             ('layer of states', Trips(_TILES, 1, call='StreamedBlock')),
