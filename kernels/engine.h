@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend/backward_space.h"
 #include "kernels/base/cancel_token.h"
+#include "kernels/base/load_progress.h"
 #include "kernels/plan/plan.h"
 #include "kernels/solver/backward_item.h"
 #include "kernels/solver/backward_slices.h"
@@ -254,11 +255,6 @@ class LoadedModel {
   virtual absl::StatusOr<std::shared_ptr<const LoadedSystem>> Prepare(
       const SystemKey& key, const CancelToken* token) const = 0;
 };
-
-// Progress of a load, for logs, in words: the step that is being done, or a problem that the load
-// goes on without solving.
-enum class LoadNews : uint8_t { kStep, kProblem };
-using LoadProgress = std::function<void(LoadNews, std::string_view)>;
 
 // Engine of a process, which has one. Thread-safe.
 class Engine {

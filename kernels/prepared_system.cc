@@ -62,6 +62,9 @@ class Preparation {
         std::min(with_.options.max_workspace_bytes / with_.count, with_.max_bytes / 2);
     if (budget() != nullptr) parts_.memory = MemoryShare(with_.budget);
     packing.memory = &parts_.memory;
+    packing.code_cache_dir = with_.options.plan_cache_dir;
+    const LoadProgress progress = [this](LoadNews news, std::string_view text) { Say(text, news); };
+    packing.progress = &progress;
     DEEPPCR_ASSIGN_OR_RETURN(parts_.system, backend_.NewSystem(spec_, packing));
     DEEPPCR_RETURN_IF_ERROR(parts_.memory.Set(parts_.system->memory_bytes()));
     DEEPPCR_ASSIGN_OR_RETURN(const Workspaces workspaces, ChooseWorkspaces());

@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend/backward_space.h"
 #include "kernels/base/cancel_token.h"
+#include "kernels/base/load_progress.h"
 #include "kernels/base/memory_budget.h"
 #include "kernels/base/problems.h"
 #include "kernels/base/team.h"
@@ -235,6 +236,10 @@ struct PackingLimits {
   // Counts in what is packed before it is allocated, so that of systems that are packed at a time
   // none takes what another was promised; may be null.
   MemoryShare* memory = nullptr;
+  // Folder for code that is compiled for the system; empty: it is not kept.
+  std::string_view code_cache_dir;
+  // Told of steps that take long and of problems; may be null.
+  const LoadProgress* progress = nullptr;
 };
 
 // Kind of device that a backend runs on: plans are kept by it.

@@ -13,6 +13,7 @@
 #include "kernels/cuda/cuda_space.h"
 #include "kernels/cuda/diffusion/recurrence.h"
 #include "kernels/cuda/loop/block_shape.h"
+#include "kernels/cuda/program/compiler.h"
 #include "kernels/cuda/program/recurrence.h"
 #include "kernels/cuda/stack/backward_space.h"
 #include "kernels/cuda/stack/parameter_adder.h"
@@ -103,22 +104,23 @@ absl::StatusOr<std::unique_ptr<System>> LoadReversible(Device& device, const Den
       std::make_unique<ReversibleSystem>(device, std::move(model), std::move(adder)));
 }
 
-template <class Model, class Spec>
+template <class Model, class Spec, class... Compiler>
 absl::StatusOr<std::unique_ptr<System>> Load(Device& device, const Spec& spec,
-                                             const PackingLimits& limits) {
-  DEEPPCR_ASSIGN_OR_RETURN(Model model, Model::Upload(device, spec, limits));
+                                             const PackingLimits& limits, Compiler*... compiler) {
+  DEEPPCR_ASSIGN_OR_RETURN(Model model, Model::Upload(device, spec, limits, compiler...));
   return std::unique_ptr<System>(std::make_unique<CudaSystem<Model>>(device, std::move(model)));
 }
 
 // A named denoiser with a sampler that the kernels of named denoisers do not know, as the program
 // that it is.
 absl::StatusOr<std::unique_ptr<System>> LoadAsProgram(Device& device, const DiffusionSpec& spec,
-                                                      const PackingLimits& limits) {
+                                                      const PackingLimits& limits,
+                                                      ProgramCompiler* compiler) {
   DEEPPCR_ASSIGN_OR_RETURN(const program::Program written,
                            program::ProgramOfDenoiser(spec, program::kNoLimits));
   DEEPPCR_ASSIGN_OR_RETURN(const program::Program optimized,
                            program::Optimize(written, program::kNoLimits));
-  return Load<ProgramModel>(device, program::WithProgram(spec, optimized), limits);
+  return Load<ProgramModel>(device, program::WithProgram(spec, optimized), limits, compiler);
 }
 
 // One overload per family.
@@ -131,23 +133,24 @@ struct NewSystemFrom {
   }
   absl::StatusOr<std::unique_ptr<System>> operator()(const DiffusionSpec& spec) const {
     return spec.form == SamplerForm{} ? Load<DiffusionModel>(device, spec, limits)
-                                      : LoadAsProgram(device, spec, limits);
+                                      : LoadAsProgram(device, spec, limits, &compiler);
   }
   absl::StatusOr<std::unique_ptr<System>> operator()(const DiffusionProgramSpec& spec) const {
-    return Load<ProgramModel>(device, spec, limits);
+    return Load<ProgramModel>(device, spec, limits, &compiler);
   }
   absl::StatusOr<std::unique_ptr<System>> operator()(const StackProgramSpec& spec) const {
-    return Load<ProgramModel>(device, spec, limits);
+    return Load<ProgramModel>(device, spec, limits, &compiler);
   }
 
   Device& device;
+  ProgramCompiler& compiler;
   const PackingLimits& limits;
 };
 
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(std::unique_ptr<Device> device)
-      : device_(std::move(device)), name_(device_->name()) {}
+      : device_(std::move(device)), compiler_(*device_), name_(device_->name()) {}
 
   std::string_view name() const override { return "cuda"; }
   std::string_view device() const override { return name_; }
@@ -159,11 +162,12 @@ class CudaBackend final : public Backend {
   }
   absl::StatusOr<std::unique_ptr<System>> NewSystem(const SystemSpec& spec,
                                                     const PackingLimits& limits) const override {
-    return NewSystemOf(spec, NewSystemFrom{*device_, limits});
+    return NewSystemOf(spec, NewSystemFrom{*device_, compiler_, limits});
   }
 
  private:
   const std::unique_ptr<Device> device_;
+  mutable ProgramCompiler compiler_;
   const std::string name_;
 };
 

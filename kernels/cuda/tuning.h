@@ -11,7 +11,6 @@
 // Numbers that shape an answer's sums (panels, chains of a product, roots of the backward scan)
 // stay beside their kernels.
 
-#include <chrono>
 #include <cstdint>
 
 #include "kernels/cuda/runtime/device_code.h"
@@ -22,12 +21,10 @@ namespace deeppcr::cuda {
 // Time for which the host polls at full speed, as long as solves of small models take, then that up
 // to which it yields its core between two polls, longer than most solves take, and the length of
 // the naps after that (assumed).
-inline constexpr auto kSpin = std::chrono::microseconds(100);
-inline constexpr auto kYield = std::chrono::milliseconds(2);
-inline constexpr auto kNap = std::chrono::microseconds(20);
+inline constexpr int kSpinMicroseconds = 100, kYieldMicroseconds = 2000, kNapMicroseconds = 20;
 // Least limit on a wait, far beyond what solves take on a device that works, and the limit in
 // longest waits so far (assumed).
-inline constexpr auto kLeastWaitLimit = std::chrono::seconds(30);
+inline constexpr int kLeastWaitSeconds = 30;
 inline constexpr int kWaitLimitFactor = 100;
 // Passes that are launched before the host looks whether the samples still wanted them (assumed).
 inline constexpr int kPassesAhead = 3;
@@ -42,6 +39,11 @@ inline constexpr double kStackStepNanoseconds = 300, kDenoiserStepNanoseconds = 
 inline constexpr double kWeightNanoseconds = 0.04;
 // The same of an instruction of a step program (assumed).
 inline constexpr double kInstructionNanoseconds = 300;
+// Most instructions on elements of a program that is compiled: each takes the compiler some tenths
+// of a second (compiled).
+inline constexpr int kMostCompiledElements = 64;
+// Longest that a load compiles (assumed).
+inline constexpr int kMostCompileSeconds = 120;
 // Steps by a warp of a launch, each of some 70 ns (compiled).
 inline constexpr int64_t kWarpStepsPerPoll = int64_t{1} << 16;
 

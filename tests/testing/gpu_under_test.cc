@@ -9,11 +9,12 @@
 namespace deeppcr::testing {
 namespace {
 
-class WithoutClusters final : public cuda::Device {
+// A device that compiles nothing: most tests would wait for a compiler most of the time.
+class InterpretingDevice final : public cuda::Device {
  public:
-  explicit WithoutClusters(std::unique_ptr<cuda::Device> device)
+  InterpretingDevice(std::unique_ptr<cuda::Device> device, bool clusters)
       : device_(std::move(device)), limits_(device_->limits()) {
-    limits_.max_cluster_blocks = 0;
+    if (!clusters) limits_.max_cluster_blocks = 0;
   }
   std::string name() const override { return device_->name(); }
   std::string versions() const override { return device_->versions(); }
@@ -37,10 +38,10 @@ class WithoutClusters final : public cuda::Device {
 }  // namespace
 
 std::unique_ptr<Backend> NewBackendUnderTest() {
-  return cuda::NewCudaBackend(NewDeviceUnderTest());
+  return cuda::NewCudaBackend(std::make_unique<InterpretingDevice>(NewDeviceUnderTest(), true));
 }
 std::unique_ptr<Backend> NewBackendWithoutClusters() {
-  return cuda::NewCudaBackend(std::make_unique<WithoutClusters>(NewDeviceUnderTest()));
+  return cuda::NewCudaBackend(std::make_unique<InterpretingDevice>(NewDeviceUnderTest(), false));
 }
 
 }  // namespace deeppcr::testing

@@ -13,7 +13,7 @@ namespace deeppcr::testing {
 // The device that the tests of the cuda backend run on: the SIMT executor, or, linked with
 // tests/gpu/real_gpu.cc, a GPU.
 std::unique_ptr<cuda::Device> NewDeviceUnderTest();
-// The cuda backend on the device under test.
+// The cuda backend on the device under test, where it interprets step programs.
 std::unique_ptr<Backend> NewBackendUnderTest();
 // The cuda backend on a device without clusters, so that every pass is a row of launches.
 std::unique_ptr<Backend> NewBackendWithoutClusters();

@@ -20,9 +20,9 @@ bool Solved::SameAnswers(const Solved& other) const {
 }
 
 SolverRig::SolverRig(std::unique_ptr<Backend> backend, const SystemSpec& spec, int num_threads,
-                     int64_t min_shooting_interval)
+                     int64_t min_shooting_interval, const PackingLimits& packing)
     : backend_(std::move(backend)),
-      system_(*backend_->NewSystem(spec)),
+      system_(*backend_->NewSystem(spec, packing)),
       pool_(std::make_unique<ThreadPool>(num_threads)) {
   runner_ = *Runner::Create(*system_, ShapeOf(spec),
                             {.min_shooting_interval = min_shooting_interval}, pool_.get(), 1);

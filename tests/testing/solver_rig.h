@@ -43,7 +43,7 @@ struct Solved {
 class SolverRig {
  public:
   SolverRig(std::unique_ptr<Backend> backend, const SystemSpec& spec, int num_threads = 1,
-            int64_t min_shooting_interval = 1);
+            int64_t min_shooting_interval = 1, const PackingLimits& packing = {});
 
   const Runner& runner() const { return *runner_; }
   System& system() { return *system_; }

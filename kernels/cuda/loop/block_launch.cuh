@@ -41,22 +41,43 @@ __global__ void __launch_bounds__(kMaxBlockThreads, 1)
   ExpandIntervals(context, args);
 }
 
+// Handle of a kernel of one argument.
 template <class Args>
-cudaError_t LaunchSteps(void (*kernel)(Args), const Args& args, int64_t blocks, size_t shared_bytes,
+const void* HandleOf(void (*kernel)(Args)) {
+  return reinterpret_cast<const void*>(kernel);
+}
+
+// Kernels, of one argument, by their handles.
+template <class Args>
+cudaError_t LaunchSteps(const void* kernel, const Args& args, int64_t blocks, size_t shared_bytes,
                         cudaStream_t stream) {
   const int threads = BlockWarps(args.process, 1, kMaxBlockWarps) * kWarpSize;
-  kernel<<<static_cast<unsigned>(blocks), threads, shared_bytes, stream>>>(args);
-  return cudaGetLastError();
+  void* arguments[] = {const_cast<Args*>(&args)};
+  return cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks)), dim3(threads), arguments,
+                          shared_bytes, stream);
 }
 
 // Launches `teams` teams: by the kernel `block` if a team is one block, else by `cluster`.
 template <class Args>
-cudaError_t LaunchTeams(void (*block)(Args), void (*cluster)(Args), const Args& args,
-                        int num_blocks, int teams, size_t shared_bytes, cudaStream_t stream) {
+cudaError_t LaunchTeams(const void* block, const void* cluster, const Args& args, int num_blocks,
+                        int teams, size_t shared_bytes, cudaStream_t stream) {
   if (num_blocks == 1) return LaunchSteps(block, args, teams, shared_bytes, stream);
   const int warps = BlockWarps(args.process, num_blocks, kMaxBlockWarps);
   const ClusterLauncher launcher({0, teams, num_blocks, warps}, shared_bytes, stream);
-  return cudaLaunchKernelEx(&launcher.config, cluster, args);
+  void* arguments[] = {const_cast<Args*>(&args)};
+  return cudaLaunchKernelExC(&launcher.config, cluster, arguments);
+}
+
+template <class Args>
+cudaError_t LaunchSteps(void (*kernel)(Args), const Args& args, int64_t blocks, size_t shared_bytes,
+                        cudaStream_t stream) {
+  return LaunchSteps(HandleOf(kernel), args, blocks, shared_bytes, stream);
+}
+template <class Args>
+cudaError_t LaunchTeams(void (*block)(Args), void (*cluster)(Args), const Args& args,
+                        int num_blocks, int teams, size_t shared_bytes, cudaStream_t stream) {
+  return LaunchTeams(HandleOf(block), HandleOf(cluster), args, num_blocks, teams, shared_bytes,
+                     stream);
 }
 
 template <class... Args>

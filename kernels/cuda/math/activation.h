@@ -44,39 +44,71 @@ DEEPPCR_DEVICE float GeluTanhSlope(float a) {
   return fmaf(b * b, 0.214064449F, 1.59576912F);
 }
 
-DEEPPCR_DEVICE float Activate(Activation activation, float a) {
-  switch (activation) {
-    case Activation::kIdentity:
-      return a;
-    case Activation::kRelu:
-      return a < 0.0F ? 0.0F : a;
-    case Activation::kLeakyRelu:
-      return a < 0.0F ? 0.01F * a : a;
-    case Activation::kTanh:
-      return tanhf(a);
-    case Activation::kSigmoid:
-      return Sigmoid(a);
-    case Activation::kSilu:
-      return a == -INFINITY ? 0.0F : a * Sigmoid(a);
-    case Activation::kGelu:
-      return a == -INFINITY ? 0.0F : a * NormalCdf(a);
-    case Activation::kGeluTanh:
-      return a == -INFINITY ? 0.0F : a * Sigmoid(GeluTanhArgument(a));
-    case Activation::kElu:
-      return a < 0.0F ? expm1f(a) : a;
-    case Activation::kSoftplus:
-      return a != a ? a : Softplus(a);
-    case Activation::kMish:
-      return a == -INFINITY ? 0.0F : Mish(a);
-  }
-  return a;
-}
-
 // An activation as a type: the switch over it is gone when a loop is compiled.
 template <Activation kActivation>
 struct FixedActivation {
   DEEPPCR_DEVICE constexpr operator Activation() const { return kActivation; }
 };
+
+// Returns f(FixedActivation) of an activation.
+template <class F>
+DEEPPCR_DEVICE float OfActivation(Activation activation, const F& f) {
+  switch (activation) {
+    case Activation::kIdentity:
+      return f(FixedActivation<Activation::kIdentity>());
+    case Activation::kRelu:
+      return f(FixedActivation<Activation::kRelu>());
+    case Activation::kLeakyRelu:
+      return f(FixedActivation<Activation::kLeakyRelu>());
+    case Activation::kTanh:
+      return f(FixedActivation<Activation::kTanh>());
+    case Activation::kSigmoid:
+      return f(FixedActivation<Activation::kSigmoid>());
+    case Activation::kSilu:
+      return f(FixedActivation<Activation::kSilu>());
+    case Activation::kGelu:
+      return f(FixedActivation<Activation::kGelu>());
+    case Activation::kGeluTanh:
+      return f(FixedActivation<Activation::kGeluTanh>());
+    case Activation::kElu:
+      return f(FixedActivation<Activation::kElu>());
+    case Activation::kSoftplus:
+      return f(FixedActivation<Activation::kSoftplus>());
+    case Activation::kMish:
+      return f(FixedActivation<Activation::kMish>());
+  }
+  return f(FixedActivation<Activation::kIdentity>());
+}
+
+template <Activation kActivation>
+DEEPPCR_DEVICE float Activate(FixedActivation<kActivation>, float a) {
+  if constexpr (kActivation == Activation::kIdentity) {
+    return a;
+  } else if constexpr (kActivation == Activation::kRelu) {
+    return a < 0.0F ? 0.0F : a;
+  } else if constexpr (kActivation == Activation::kLeakyRelu) {
+    return a < 0.0F ? 0.01F * a : a;
+  } else if constexpr (kActivation == Activation::kTanh) {
+    return tanhf(a);
+  } else if constexpr (kActivation == Activation::kSigmoid) {
+    return Sigmoid(a);
+  } else if constexpr (kActivation == Activation::kSilu) {
+    return a == -INFINITY ? 0.0F : a * Sigmoid(a);
+  } else if constexpr (kActivation == Activation::kGelu) {
+    return a == -INFINITY ? 0.0F : a * NormalCdf(a);
+  } else if constexpr (kActivation == Activation::kGeluTanh) {
+    return a == -INFINITY ? 0.0F : a * Sigmoid(GeluTanhArgument(a));
+  } else if constexpr (kActivation == Activation::kElu) {
+    return a < 0.0F ? expm1f(a) : a;
+  } else if constexpr (kActivation == Activation::kSoftplus) {
+    return a != a ? a : Softplus(a);
+  } else if constexpr (kActivation == Activation::kMish) {
+    return a == -INFINITY ? 0.0F : Mish(a);
+  }
+}
+DEEPPCR_DEVICE float Activate(Activation activation, float a) {
+  return OfActivation(activation, [&](auto fixed) { return Activate(fixed, a); });
+}
 
 // Calls f with the activation, as a FixedActivation where networks of many layers use it. The bits
 // are the same: the functions above are.
@@ -145,38 +177,41 @@ DEEPPCR_DEVICE float MishSlope(float a) {
   return dt == 0.0F ? t : fmaf(a, dt, t);
 }
 
-DEEPPCR_DEVICE float Differentiate(Activation activation, float a) {
-  switch (activation) {
-    case Activation::kIdentity:
-      return 1.0F;
-    case Activation::kRelu:
-      return a > 0.0F ? 1.0F : 0.0F;
-    case Activation::kLeakyRelu:
-      return a > 0.0F ? 1.0F : 0.01F;
-    case Activation::kTanh:  // 1 - tanh^2 would lose the digits of the tails
-      return 4.0F * SigmoidSlope(2.0F * a);
-    case Activation::kSigmoid:
-      return SigmoidSlope(a);
-    case Activation::kSilu:
-      return SwishSlope(a, a, 1.0F);
-    case Activation::kGelu:
-      return GeluSlope(a);
-    case Activation::kGeluTanh:
-      return SwishSlope(a, GeluTanhArgument(a), GeluTanhSlope(a));
-    case Activation::kElu:
-      return a > 0.0F ? 1.0F : expf(a);
-    case Activation::kSoftplus:
-      return Sigmoid(a);
-    case Activation::kMish:
-      return MishSlope(a);
+template <Activation kActivation>
+DEEPPCR_DEVICE float Differentiate(FixedActivation<kActivation>, float a) {
+  if constexpr (kActivation == Activation::kIdentity) {
+    return 1.0F;
+  } else if constexpr (kActivation == Activation::kRelu) {
+    return a > 0.0F ? 1.0F : 0.0F;
+  } else if constexpr (kActivation == Activation::kLeakyRelu) {
+    return a > 0.0F ? 1.0F : 0.01F;
+  } else if constexpr (kActivation ==
+                       Activation::kTanh) {  // 1 - tanh^2 would lose the digits of the tails
+    return 4.0F * SigmoidSlope(2.0F * a);
+  } else if constexpr (kActivation == Activation::kSigmoid) {
+    return SigmoidSlope(a);
+  } else if constexpr (kActivation == Activation::kSilu) {
+    return SwishSlope(a, a, 1.0F);
+  } else if constexpr (kActivation == Activation::kGelu) {
+    return GeluSlope(a);
+  } else if constexpr (kActivation == Activation::kGeluTanh) {
+    return SwishSlope(a, GeluTanhArgument(a), GeluTanhSlope(a));
+  } else if constexpr (kActivation == Activation::kElu) {
+    return a > 0.0F ? 1.0F : expf(a);
+  } else if constexpr (kActivation == Activation::kSoftplus) {
+    return Sigmoid(a);
+  } else if constexpr (kActivation == Activation::kMish) {
+    return MishSlope(a);
   }
-  return 1.0F;
+}
+DEEPPCR_DEVICE float Differentiate(Activation activation, float a) {
+  return OfActivation(activation, [&](auto fixed) { return Differentiate(fixed, a); });
 }
 
 template <Activation kActivation, int N>
 DEEPPCR_DEVICE void DifferentiateEach(float (&a)[N]) {
   DEEPPCR_UNROLL
-  for (int k = 0; k < N; ++k) a[k] = Differentiate(kActivation, a[k]);
+  for (int k = 0; k < N; ++k) a[k] = Differentiate(FixedActivation<kActivation>(), a[k]);
 }
 
 // Replaces values by slopes, with one branch for all values, so that they do not wait for one

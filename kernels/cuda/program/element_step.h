@@ -49,56 +49,78 @@ DEEPPCR_DEVICE float UlpsAt(program::Op op, float ulps, float a) {
   return fminf(fmaxf(ulps, fmaf(1.5F * a, a, 8.0F)), 330.0F);
 }
 
-// One element of an instruction whose operands are at most three.
+// What instructions on elements work on, in a step.
+struct ElementPlace {
+  Frame frame;
+  ProgramRows rows;
+  const ProgramStepView& step;
+  int64_t salt;  // of instruction 0: each has its own signs of probes
+  float clip_range;
+};
+
+// One element of an instruction whose operands are at most three. `Code` says what instruction it
+// may be (step.h), so that a compiler that knows which it is never sees the code of others; kAlone:
+// there are no tangents.
+template <class Code, bool kAlone>
 class ElementStep {
  public:
-  DEEPPCR_DEVICE ElementStep(const Frame& frame, const ProgramRows& rows,
-                             const ProgramStepView& step, const ProgramInstruction& instruction,
-                             int64_t salt)
-      : rows_(rows),
-        step_(step),
+  // Of instruction `at`.
+  DEEPPCR_DEVICE ElementStep(const ElementPlace& place, const ProgramInstruction& instruction,
+                             int at)
+      : rows_(place.rows),
+        step_(place.step),
         instruction_(instruction),
-        salt_(salt),
-        result_(frame[instruction.result]),
-        operands_{{frame, step, instruction.operands[0]},
-                  {frame, step, instruction.operands[1]},
-                  {frame, step, instruction.operands[2]}} {}
+        salt_(place.salt + at),
+        clip_range_(place.clip_range),
+        result_(place.frame[instruction.result]),
+        operands_{{place.frame, place.step, instruction.operands[0]},
+                  {place.frame, place.step, instruction.operands[1]},
+                  {place.frame, place.step, instruction.operands[2]}} {}
 
   // Makes element i of all rows; those beyond the result's size are zero.
-  DEEPPCR_DEVICE void Make(int i, float clip_range) const {
+  DEEPPCR_DEVICE void Make(int i) const {
     if (i >= instruction_.result.size) {
       for (int r = 0; r < rows_.written(); ++r) result_(r, i) = 0.0F;
-    } else if (instruction_.kind == program::OpKind::kReverseStep) {
-      Reverse(i, clip_range);
-    } else {
-      Elementwise(i);
+      return;
     }
+    if constexpr (Code::Has(program::OpKind::kReverseStep)) {
+      if (instruction_.kind == program::OpKind::kReverseStep) return Reverse(i);
+    }
+    if constexpr (Code::Has(program::OpKind::kElementwise)) Elementwise(i);
   }
 
  private:
   using Op = program::Op;
 
   DEEPPCR_DEVICE void Elementwise(int i) const {
-    const Op op = instruction_.op;
     float a[kMostProgramOperands];
     DEEPPCR_UNROLL
     for (int k = 0; k < kMostProgramOperands; ++k)
       a[k] = k < instruction_.num_operands ? operands_[k][i] : 0.0F;
-    const float value = ValueOf(op, a[0], a[1], a[2]);
-    if (op == Op::kSelect) {
-      TangentsOfSelect(i, a);
-    } else if (instruction_.num_operands == 1) {
-      const float slope = rows_.count > 1 ? SlopeOf(op, a[0]) : 0.0F;
-      for (int r = 1 + rows_.probes; r < rows_.count; ++r)
-        result_(r, i) = slope * operands_[0].Of(r, i);
-      if (rows_.probes > 0) ProbesOfOne(i, a[0], slope, value);
-    } else {
-      TwoSlopes slopes = {};
-      if (rows_.count > 1) slopes = SlopesOf(op, a[0], a[1]);
-      for (int r = 1 + rows_.probes; r < rows_.count; ++r) result_(r, i) = Carried(slopes, r, i);
-      if (rows_.probes > 0) ProbesOfTwo(i, a, slopes, value);
-    }
+    const float value = ValueOf(Code::OpOf(instruction_), a[0], a[1], a[2]);
+    if constexpr (!kAlone) Tangents(i, a, value);
     result_(0, i) = value;
+  }
+  DEEPPCR_DEVICE void Tangents(int i, const float (&a)[kMostProgramOperands], float value) const {
+    if constexpr (Code::Has(Op::kSelect)) {
+      if (instruction_.op == Op::kSelect) return TangentsOfSelect(i, a);
+    }
+    if constexpr (Code::HasOfOperands(1)) {
+      if (instruction_.num_operands == 1) return TangentsOfOne(i, a[0], value);
+    }
+    if constexpr (Code::HasOfOperands(2)) TangentsOfTwo(i, a, value);
+  }
+  DEEPPCR_DEVICE void TangentsOfOne(int i, float a, float value) const {
+    const float slope = SlopeOf(Code::OpOf(instruction_), a);
+    for (int r = 1 + rows_.probes; r < rows_.count; ++r)
+      result_(r, i) = slope * operands_[0].Of(r, i);
+    if (rows_.probes > 0) ProbesOfOne(i, a, slope, value);
+  }
+  DEEPPCR_DEVICE void TangentsOfTwo(int i, const float (&a)[kMostProgramOperands],
+                                    float value) const {
+    const TwoSlopes slopes = SlopesOf(Code::OpOf(instruction_), a[0], a[1]);
+    for (int r = 1 + rows_.probes; r < rows_.count; ++r) result_(r, i) = Carried(slopes, r, i);
+    if (rows_.probes > 0) ProbesOfTwo(i, a, slopes, value);
   }
 
   DEEPPCR_DEVICE float Carried(const TwoSlopes& slopes, int r, int i) const {
@@ -156,39 +178,53 @@ class ElementStep {
                            ? UlpsAt(op, instruction_.ulps, a) * fabsf(value)
                            : SizeOfValue(i, value);
     const auto probe = [&](int v) { return operands_[0].Of(1 + v, i); };
-    if (op == Op::kNegate)
-      return WriteProbes(i, size, rounds, [&](int v) { return slope * probe(v); });
+    if constexpr (Code::Has(Op::kNegate)) {
+      if (op == Op::kNegate)
+        return WriteProbes(i, size, rounds, [&](int v) { return slope * probe(v); });
+    }
     const float largest = LargestProbeOf(0, i);
-    if (op == Op::kAbs) {
+    if constexpr (Code::Has(Op::kAbs)) {
       // Within the rounding of zero either side may be met. The probe takes a sign of its own and
       // half as much again, so that no sum with the operand cancels in it, as x + |x| would.
       const bool either = fabsf(a) <= SlopeReach(SizeOf(0, i), largest);
-      return WriteProbes(i, size, rounds, [&](int v) {
-        const float sign = RoundingSource(1.0F, v, i, step_.draw);
-        return either ? copysignf(1.5F * largest, sign) : slope * probe(v);
-      });
+      if (op == Op::kAbs)
+        return WriteProbes(i, size, rounds, [&](int v) {
+          const float sign = RoundingSource(1.0F, v, i, step_.draw);
+          return either ? copysignf(1.5F * largest, sign) : slope * probe(v);
+        });
     }
+    if constexpr (Code::HasBeside(Op::kNegate, Op::kAbs)) ProbesOfCurve(i, a, slope, size, largest);
+  }
+  // Where the slope bends, a probe takes the largest that is met within its reach.
+  DEEPPCR_DEVICE void ProbesOfCurve(int i, float a, float slope, float size, float largest) const {
+    const auto op = Code::OpOf(instruction_);
     const float reach = ReachOf(SizeOf(0, i), largest);
     const float below = SlopeOf(op, a - fmaxf(fminf(a, reach), -reach));
     const float above = SlopeOf(op, a + reach);
     const SlopeRange near = {fminf(fminf(slope, below), above), fmaxf(fmaxf(slope, below), above)};
-    WriteProbes(i, size, rounds, [&](int v) { return near.Carry(probe(v), 0.0F); });
+    WriteProbes(i, size, instruction_.ulps > 0.0F,
+                [&](int v) { return near.Carry(operands_[0].Of(1 + v, i), 0.0F); });
   }
 
   DEEPPCR_DEVICE void ProbesOfTwo(int i, const float (&a)[3], const TwoSlopes& slopes,
                                   float value) const {
     const Op op = instruction_.op;
     const auto carried = [&](int v) { return Carried(slopes, 1 + v, i); };
-    if (op == Op::kMaximum || op == Op::kMinimum) return ProbesOfEither(i, a, slopes);
-    if (op == Op::kLess || op == Op::kEqual) {
-      // A comparison may turn out otherwise where its operands are within their rounding.
-      float reach = 0.0F;
-      DEEPPCR_UNROLL
-      for (int k = 0; k < 2; ++k)
-        if (operands_[k].moves()) reach += SlopeReach(SizeOf(k, i), LargestProbeOf(k, i));
-      return WriteProbes(i, fabsf(a[0] - a[1]) > reach ? 0.0F : kJumpSize, true, carried);
+    if constexpr (Code::Has(Op::kMaximum) || Code::Has(Op::kMinimum)) {
+      if (op == Op::kMaximum || op == Op::kMinimum) return ProbesOfEither(i, a, slopes);
     }
-    WriteProbes(i, SizeOfValue(i, value), instruction_.ulps > 0.0F, carried);
+    if constexpr (Code::Has(Op::kLess) || Code::Has(Op::kEqual)) {
+      // A comparison may turn out otherwise where its operands are within their rounding.
+      if (op == Op::kLess || op == Op::kEqual) {
+        float reach = 0.0F;
+        DEEPPCR_UNROLL
+        for (int k = 0; k < 2; ++k)
+          if (operands_[k].moves()) reach += SlopeReach(SizeOf(k, i), LargestProbeOf(k, i));
+        return WriteProbes(i, fabsf(a[0] - a[1]) > reach ? 0.0F : kJumpSize, true, carried);
+      }
+    }
+    if constexpr (Code::HasBeside(Op::kMaximum, Op::kMinimum, Op::kLess, Op::kEqual))
+      WriteProbes(i, SizeOfValue(i, value), instruction_.ulps > 0.0F, carried);
   }
   // Where the two may change places within their rounding, a probe goes beyond either one's, to a
   // side of its own (EitherArgs of kernels/cpu/program/kernels.h).
@@ -207,14 +243,19 @@ class ElementStep {
     });
   }
 
-  DEEPPCR_DEVICE void Reverse(int i, float clip_range) const {
+  DEEPPCR_DEVICE void Reverse(int i) const {
     const ReverseCoefficients c = step_.coefficients[static_cast<int>(instruction_.part)];
     const float z = operands_[0][i], m = operands_[1][i];
-    const float x0 = ClipTo(clip_range, fmaf(c.x0_m, m, c.x0_z * z));
+    const float x0 = ClipTo(clip_range_, fmaf(c.x0_m, m, c.x0_z * z));
     float next = fmaf(c.z_x0, x0, fmaf(c.z_m, m, c.z_z * z));
     if (c.sigma != 0.0F) next = fmaf(c.sigma, step_.noise[i], next);
+    if constexpr (!kAlone) TangentsOfReverse(i, c, m, z, next);
+    result_(0, i) = next;
+  }
+  DEEPPCR_DEVICE void TangentsOfReverse(int i, const ReverseCoefficients& c, float m, float z,
+                                        float next) const {
     const ReverseTangent in(c, false), out(c, true);
-    const float beyond = BeyondClip(c, clip_range, m, z);
+    const float beyond = BeyondClip(c, clip_range_, m, z);
     const ReverseTangent& tangent = beyond > 0.0F ? out : in;
     for (int r = 1 + rows_.probes; r < rows_.count; ++r)
       result_(r, i) = tangent.Of(operands_[1].Of(r, i), operands_[0].Of(r, i));
@@ -230,13 +271,13 @@ class ElementStep {
                                  : LargerOf(in.Of(of_m, of_z), out.Of(of_m, of_z));
       });
     }
-    result_(0, i) = next;
   }
 
   const ProgramRows& rows_;
   const ProgramStepView& step_;
   const ProgramInstruction& instruction_;
   const int64_t salt_;
+  const float clip_range_;
   const FrameVectors result_;
   const OperandValue operands_[kMostProgramOperands];
 };

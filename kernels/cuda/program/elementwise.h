@@ -43,63 +43,85 @@ constexpr Activation ActivationOf(program::Op op) {
   }
 }
 
+// An operation as a type: the code of all others is gone before a compiler sees it.
+template <program::Op kOp>
+struct FixedOp {
+  constexpr operator program::Op() const { return kOp; }
+};
+
+// Returns f(FixedOp) of an operation on elements, by a switch, as which a compiler knows this
+// chain.
+template <int kFirst = 0, class F>
+DEEPPCR_DEVICE auto OfOp(program::Op op, const F& f) {
+  constexpr auto kOp = static_cast<program::Op>(kFirst);
+  if constexpr (kFirst + 1 == program::kNumOps) {
+    return f(FixedOp<kOp>());
+  } else if constexpr (program::RowOf(kOp).kind != program::OpKind::kElementwise) {
+    return OfOp<kFirst + 1>(op, f);
+  } else {
+    return op == kOp ? f(FixedOp<kOp>()) : OfOp<kFirst + 1>(op, f);
+  }
+}
+
 // The larger and the smaller of two values; a NaN if there is one.
 DEEPPCR_DEVICE float LargerOrNan(float a, float b) { return a > b || a != a ? a : b; }
 DEEPPCR_DEVICE float SmallerOrNan(float a, float b) { return a < b || a != a ? a : b; }
 
-DEEPPCR_DEVICE_CALL float ValueOf(program::Op op, float first, float second, float third) {
-  const float a[3] = {first, second, third};
+template <program::Op kOp>
+DEEPPCR_DEVICE float ValueOf(FixedOp<kOp>, float a, float b, float c) {
   using program::Op;
-  switch (op) {
-    case Op::kNegate:
-      return -a[0];
-    case Op::kAbs:
-      return fabsf(a[0]);
-    case Op::kSquare:
-      return a[0] * a[0];
-    case Op::kReciprocal:
-      return 1.0F / a[0];
-    case Op::kSqrt:
-      return sqrtf(a[0]);
-    case Op::kExp:
-      return expf(a[0]);
-    case Op::kLog:
-      return logf(a[0]);
-    case Op::kSin:
-      return sinf(a[0]);
-    case Op::kCos:
-      return cosf(a[0]);
-    case Op::kAtan:
-      return atanf(a[0]);
-    case Op::kErf:
-      return erff(a[0]);
-    case Op::kExpMinusOne:
-      return expm1f(a[0]);
-    case Op::kFloor:
-      return floorf(a[0]);
-    case Op::kAdd:
-      return a[0] + a[1];
-    case Op::kSubtract:
-      return a[0] - a[1];
-    case Op::kMultiply:
-      return a[0] * a[1];
-    case Op::kDivide:
-      return a[0] / a[1];
-    case Op::kMaximum:
-      return LargerOrNan(a[0], a[1]);
-    case Op::kMinimum:
-      return SmallerOrNan(a[0], a[1]);
-    case Op::kPower:
-      return powf(a[0], a[1]);
-    case Op::kLess:
-      return a[0] < a[1] ? 1.0F : 0.0F;
-    case Op::kEqual:
-      return a[0] == a[1] ? 1.0F : 0.0F;
-    case Op::kSelect:
-      return a[0] == 0.0F ? a[2] : a[1];
-    default:
-      return Activate(ActivationOf(op), a[0]);
+  if constexpr (kOp == Op::kNegate) {
+    return -a;
+  } else if constexpr (kOp == Op::kAbs) {
+    return fabsf(a);
+  } else if constexpr (kOp == Op::kSquare) {
+    return a * a;
+  } else if constexpr (kOp == Op::kReciprocal) {
+    return 1.0F / a;
+  } else if constexpr (kOp == Op::kSqrt) {
+    return sqrtf(a);
+  } else if constexpr (kOp == Op::kExp) {
+    return expf(a);
+  } else if constexpr (kOp == Op::kLog) {
+    return logf(a);
+  } else if constexpr (kOp == Op::kSin) {
+    return sinf(a);
+  } else if constexpr (kOp == Op::kCos) {
+    return cosf(a);
+  } else if constexpr (kOp == Op::kAtan) {
+    return atanf(a);
+  } else if constexpr (kOp == Op::kErf) {
+    return erff(a);
+  } else if constexpr (kOp == Op::kExpMinusOne) {
+    return expm1f(a);
+  } else if constexpr (kOp == Op::kFloor) {
+    return floorf(a);
+  } else if constexpr (kOp == Op::kAdd) {
+    return a + b;
+  } else if constexpr (kOp == Op::kSubtract) {
+    return a - b;
+  } else if constexpr (kOp == Op::kMultiply) {
+    return a * b;
+  } else if constexpr (kOp == Op::kDivide) {
+    return a / b;
+  } else if constexpr (kOp == Op::kMaximum) {
+    return LargerOrNan(a, b);
+  } else if constexpr (kOp == Op::kMinimum) {
+    return SmallerOrNan(a, b);
+  } else if constexpr (kOp == Op::kPower) {
+    return powf(a, b);
+  } else if constexpr (kOp == Op::kLess) {
+    return a < b ? 1.0F : 0.0F;
+  } else if constexpr (kOp == Op::kEqual) {
+    return a == b ? 1.0F : 0.0F;
+  } else if constexpr (kOp == Op::kSelect) {
+    return a == 0.0F ? c : b;
+  } else {
+    return Activate(FixedActivation<ActivationOf(kOp)>(), a);
   }
+}
+DEEPPCR_DEVICE_CALL float ValueOf(program::Op op, float a, float b, float c) {
+  return OfOp(op, [&](auto fixed) { return ValueOf(fixed, a, b, c); });
 }
 
 // d a^b / da, b a^(b - 1): zero where b is, whatever a is.
@@ -112,39 +134,40 @@ DEEPPCR_DEVICE float PowerSlopeByExponent(float a, float b) {
 }
 
 // The slope of an operation of one operand.
-DEEPPCR_DEVICE_CALL float SlopeOf(program::Op op, float a) {
+template <program::Op kOp>
+DEEPPCR_DEVICE float SlopeOf(FixedOp<kOp>, float a) {
   using program::Op;
-  switch (op) {
-    case Op::kNegate:
-      return -1.0F;
-    case Op::kAbs:
-      return a > 0.0F ? 1.0F : a < 0.0F ? -1.0F : 0.0F;
-    case Op::kSquare:
-      return a + a;
-    case Op::kReciprocal: {
-      const float inverse = 1.0F / a;
-      return -(inverse * inverse);
-    }
-    case Op::kSqrt:
-      return 0.5F / sqrtf(a);
-    case Op::kExp:
-    case Op::kExpMinusOne:
-      return expf(a);
-    case Op::kLog:
-      return 1.0F / a;
-    case Op::kSin:
-      return cosf(a);
-    case Op::kCos:
-      return -sinf(a);
-    case Op::kAtan:
-      return 1.0F / fmaf(a, a, 1.0F);
-    case Op::kErf:
-      return expf(-(a * a)) * 1.12837917F;  // 2 / sqrt(pi)
-    case Op::kFloor:
-      return 0.0F;
-    default:
-      return Differentiate(ActivationOf(op), a);
+  if constexpr (kOp == Op::kNegate) {
+    return -1.0F;
+  } else if constexpr (kOp == Op::kAbs) {
+    return a > 0.0F ? 1.0F : a < 0.0F ? -1.0F : 0.0F;
+  } else if constexpr (kOp == Op::kSquare) {
+    return a + a;
+  } else if constexpr (kOp == Op::kReciprocal) {
+    const float inverse = 1.0F / a;
+    return -(inverse * inverse);
+  } else if constexpr (kOp == Op::kSqrt) {
+    return 0.5F / sqrtf(a);
+  } else if constexpr (kOp == Op::kExp || kOp == Op::kExpMinusOne) {
+    return expf(a);
+  } else if constexpr (kOp == Op::kLog) {
+    return 1.0F / a;
+  } else if constexpr (kOp == Op::kSin) {
+    return cosf(a);
+  } else if constexpr (kOp == Op::kCos) {
+    return -sinf(a);
+  } else if constexpr (kOp == Op::kAtan) {
+    return 1.0F / fmaf(a, a, 1.0F);
+  } else if constexpr (kOp == Op::kErf) {
+    return expf(-(a * a)) * 1.12837917F;  // 2 / sqrt(pi)
+  } else if constexpr (kOp == Op::kFloor) {
+    return 0.0F;
+  } else {
+    return Differentiate(FixedActivation<ActivationOf(kOp)>(), a);
   }
+}
+DEEPPCR_DEVICE_CALL float SlopeOf(program::Op op, float a) {
+  return OfOp(op, [&](auto fixed) { return SlopeOf(fixed, a); });
 }
 
 // The slopes of an operation of two operands, by each of them.
@@ -152,30 +175,31 @@ struct TwoSlopes {
   float first, second;
 };
 // Of equal values each counts half.
-DEEPPCR_DEVICE_CALL TwoSlopes SlopesOf(program::Op op, float a, float b) {
+template <program::Op kOp>
+DEEPPCR_DEVICE TwoSlopes SlopesOf(FixedOp<kOp>, float a, float b) {
   using program::Op;
-  switch (op) {
-    case Op::kAdd:
-      return {1.0F, 1.0F};
-    case Op::kSubtract:
-      return {1.0F, -1.0F};
-    case Op::kMultiply:
-      return {b, a};
-    case Op::kDivide:
-      return {1.0F / b, -(a / b) / b};
-    case Op::kMaximum: {
-      const float first = a > b ? 1.0F : a == b ? 0.5F : 0.0F;
-      return {first, 1.0F - first};
-    }
-    case Op::kMinimum: {
-      const float first = b > a ? 1.0F : a == b ? 0.5F : 0.0F;
-      return {first, 1.0F - first};
-    }
-    case Op::kPower:
-      return {PowerSlopeByBase(a, b), PowerSlopeByExponent(a, b)};
-    default:
-      return {0.0F, 0.0F};
+  if constexpr (kOp == Op::kAdd) {
+    return {1.0F, 1.0F};
+  } else if constexpr (kOp == Op::kSubtract) {
+    return {1.0F, -1.0F};
+  } else if constexpr (kOp == Op::kMultiply) {
+    return {b, a};
+  } else if constexpr (kOp == Op::kDivide) {
+    return {1.0F / b, -(a / b) / b};
+  } else if constexpr (kOp == Op::kMaximum) {
+    const float first = a > b ? 1.0F : a == b ? 0.5F : 0.0F;
+    return {first, 1.0F - first};
+  } else if constexpr (kOp == Op::kMinimum) {
+    const float first = b > a ? 1.0F : a == b ? 0.5F : 0.0F;
+    return {first, 1.0F - first};
+  } else if constexpr (kOp == Op::kPower) {
+    return {PowerSlopeByBase(a, b), PowerSlopeByExponent(a, b)};
+  } else {
+    return {0.0F, 0.0F};
   }
+}
+DEEPPCR_DEVICE_CALL TwoSlopes SlopesOf(program::Op op, float a, float b) {
+  return OfOp(op, [&](auto fixed) { return SlopesOf(fixed, a, b); });
 }
 
 }  // namespace deeppcr::cuda

@@ -19,7 +19,7 @@
 namespace deeppcr::cuda {
 
 class ProgramSteps;
-template <int S, class Team>
+template <int S, class Team, class Code>
 class ProgramStep;
 
 // A Process: a step program and what n samples have for themselves. Pointers are to device memory.
@@ -44,6 +44,8 @@ struct ProgramView {
   const MemoryHold* memory_holds;           // the same, where the sampler carries a memory
   const float* conditions;                  // [n, condition_floats + L mixed_floats]
   const float* noise;                       // [n, L, sample_dim]
+  // The host's: kernels that are compiled for this program, or null.
+  const ProgramKernels* kernels;
 
   constexpr int64_t given_floats() const {
     return condition_floats + num_steps * int64_t{mixed_floats};
@@ -58,8 +60,8 @@ struct ProgramView {
     return NewStep<1>(team, memory, 1, false);
   }
   template <int S, class Team>
-  DEEPPCR_DEVICE ProgramStep<S, Team> NewStep(const Team& team, float* memory, int rows,
-                                              bool probes) const {
+  DEEPPCR_DEVICE ProgramStep<S, Team, Interpreted> NewStep(const Team& team, float* memory,
+                                                           int rows, bool probes) const {
     return {team, *this, memory, rows, probes};
   }
 };
@@ -122,7 +124,7 @@ DEEPPCR_DEVICE ProgramSteps ProgramView::StepsOf(int64_t sample, int32_t draw) c
 }
 
 // A step of a state and its tangents.
-template <int S, class Team>
+template <int S, class Team, class Code>
 class ProgramStep {
  public:
   // `memory`: StepFloats(rows) floats of a block's shared memory, aligned to 16 bytes.
@@ -175,7 +177,7 @@ class ProgramStep {
   }
 
   typename Team::Context& context_;
-  const SectionRunner<S, Team> runner_;
+  const SectionRunner<S, Team, Code> runner_;
   const FrameVectors state_, next_, prediction_;
   const ProgramView& view_;
 };
@@ -206,9 +208,9 @@ DEEPPCR_DEVICE void GiveCondition(Context& context, const ConditionArgs& args) {
   const int64_t at = context.cluster();
   const int64_t sample = args.per_step ? at / process.num_steps : at;
   const int64_t step = args.per_step ? at % process.num_steps : 0;
-  const SectionRunner<1, BlockTeam<Context>> runner(BlockTeam<Context>(context), args.section,
-                                                    SharedFloats(context), 1, false,
-                                                    process.clip_range);
+  const SectionRunner<1, BlockTeam<Context>, Interpreted> runner(
+      BlockTeam<Context>(context), args.section, SharedFloats(context), 1, false,
+      process.clip_range);
   const auto place = [&](const ProgramValue& value, const float* from) {
     if (value.size == 0) return;
     runner.ForElements(PanelWidth(value.size),

@@ -39,7 +39,8 @@ DEEPPCR_DEVICE float BestByWarp(Context& context, int length, const F& f, const 
 }
 
 // A line of an instruction's operand, and of its result unless the instruction is a reduction.
-template <class Context>
+// `Code` says which operations there are (step.h).
+template <class Context, class Code>
 class LineStep {
  public:
   DEEPPCR_DEVICE LineStep(Context& context, const Frame& frame, const ProgramRows& rows,
@@ -59,17 +60,17 @@ class LineStep {
 
   // Makes row r < rows.count of the line; the state's row with the size of its rounding.
   DEEPPCR_DEVICE void Make(int r) const {
-    switch (instruction_.op) {
-      case Op::kSum:
-      case Op::kMean:
-        return r == 0 ? Sum() : TangentOfSum(r);
-      case Op::kLargest:
-        return r == 0 ? Largest() : TangentOfLargest(r);
-      case Op::kSoftmax:
-        return Softmax(r);
-      default:
-        return Normalize(r);
+    const Op op = instruction_.op;
+    if constexpr (Code::Has(Op::kSum) || Code::Has(Op::kMean)) {
+      if (op == Op::kSum || op == Op::kMean) return r == 0 ? Sum() : TangentOfSum(r);
     }
+    if constexpr (Code::Has(Op::kLargest)) {
+      if (op == Op::kLargest) return r == 0 ? Largest() : TangentOfLargest(r);
+    }
+    if constexpr (Code::Has(Op::kSoftmax)) {
+      if (op == Op::kSoftmax) return Softmax(r);
+    }
+    if constexpr (Code::Has(Op::kStandardize) || Code::Has(Op::kScaleToUnit)) Normalize(r);
   }
 
  private:

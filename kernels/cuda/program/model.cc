@@ -125,8 +125,9 @@ absl::Status TooLarge(std::string_view what) {
 class ProgramModel::Uploader {
  public:
   Uploader(Device& device, const program::Program& program, std::span<const ReverseStep> steps,
-           const PackingLimits& limits, ProgramModel* model)
+           const PackingLimits& limits, ProgramCompiler* compiler, ProgramModel* model)
       : device_(device),
+        compiler_(compiler),
         program_(program),
         num_steps_(model->shape_.num_steps),
         steps_(steps),
@@ -152,6 +153,7 @@ class ProgramModel::Uploader {
     const size_t coarse = model_.shape_.coarse_guess ? CoarseBytes(view) : 0;
     if (model_.rows_per_step_ == 0 || coarse > device_.limits().shared_bytes)
       return TooLarge("a step");
+    DEEPPCR_RETURN_IF_ERROR(Compile());
     DEEPPCR_RETURN_IF_ERROR(UploadCondition(placed_.condition, false, &model_.condition_));
     return UploadCondition(placed_.mixed, true, &model_.mixed_);
   }
@@ -202,6 +204,18 @@ class ProgramModel::Uploader {
     return absl::OkStatus();
   }
 
+  // Compiles the instructions that were packed last, those of the step. What a condition gives is
+  // made once a sample, and interpreted.
+  absl::Status Compile() {
+    if (compiler_ == nullptr) return absl::OkStatus();
+    const KernelsWanted wanted = {.rows = model_.rows_per_step_,
+                                  .clusters = device_.limits().max_cluster_blocks > 1,
+                                  .guesses = model_.shape_.coarse_guess};
+    DEEPPCR_ASSIGN_OR_RETURN(model_.code_, compiler_->KernelsOf(packed_, wanted, limits_));
+    if (model_.code_ != nullptr) model_.view_.kernels = &model_.code_->kernels();
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<const float*> Numbers(std::span<const float> numbers) {
     DEEPPCR_ASSIGN_OR_RETURN(DeviceBuffer<float> buffer, DeviceBuffer<float>::Of(device_, numbers));
     return model_.numbers_.emplace_back(std::move(buffer)).data();
@@ -221,20 +235,20 @@ class ProgramModel::Uploader {
       return TooLarge(what);
     section.frame_cols = static_cast<int32_t>(frame.cols());
     section.frame_blocks = static_cast<int32_t>(frame.count());
-    std::vector<ProgramInstruction> instructions;
+    packed_.clear();
     const PlacedInstruction* before = nullptr;
     for (const PlacedInstruction& made : placed.instructions) {
       DEEPPCR_ASSIGN_OR_RETURN(ProgramInstruction packed, Pack(made, frame));
       packed.wait = WaitBetween(before, made);
-      instructions.push_back(packed);
+      packed_.push_back(packed);
       before = &made;
       const int64_t rows = IsLayer(made) ? made.instruction->linear.rows : made.result.size / 4;
       section.widest = std::max(section.widest, PanelWidth(rows));
     }
     if (before != nullptr && IsLayer(*before)) section.after = ProgramWait::kTeam;
-    section.count = static_cast<int32_t>(instructions.size());
+    section.count = static_cast<int32_t>(packed_.size());
     DEEPPCR_ASSIGN_OR_RETURN(section.instructions,
-                             List<ProgramInstruction>(instructions, &model_.instructions_));
+                             List<ProgramInstruction>(packed_, &model_.instructions_));
     return section;
   }
 
@@ -330,6 +344,7 @@ class ProgramModel::Uploader {
   };
 
   Device& device_;
+  ProgramCompiler* const compiler_;
   const program::Program& program_;
   const int64_t num_steps_;
   const std::span<const ReverseStep> steps_;
@@ -337,6 +352,7 @@ class ProgramModel::Uploader {
   PackingProblems problems_;
   const program::Placement placed_;
   std::map<const program::Instruction*, Product> products_;
+  std::vector<ProgramInstruction> packed_;  // of the section that was uploaded last
   ProgramModel& model_;
 };
 
@@ -368,23 +384,26 @@ absl::Status ProgramModel::UploadSampler(Device& device, const DiffusionProgramS
 }
 
 absl::StatusOr<ProgramModel> ProgramModel::Upload(Device& device, const DiffusionProgramSpec& spec,
-                                                  const PackingLimits& limits) {
+                                                  const PackingLimits& limits,
+                                                  ProgramCompiler* compiler) {
   ProgramModel model;
   model.SetShape(ShapeOf(spec));
   DEEPPCR_RETURN_IF_ERROR(CheckStateDim(model.shape_.state_dim));
   DEEPPCR_RETURN_IF_ERROR(model.UploadSampler(device, spec));
-  DEEPPCR_RETURN_IF_ERROR(Uploader(device, *spec.program, spec.steps, limits, &model).Run());
+  DEEPPCR_RETURN_IF_ERROR(
+      Uploader(device, *spec.program, spec.steps, limits, compiler, &model).Run());
   DEEPPCR_ASSIGN_OR_RETURN(model.decode_,
                            DeviceChain::Upload(device, spec.state_dim, spec.decoder));
   return model;
 }
 
 absl::StatusOr<ProgramModel> ProgramModel::Upload(Device& device, const StackProgramSpec& spec,
-                                                  const PackingLimits& limits) {
+                                                  const PackingLimits& limits,
+                                                  ProgramCompiler* compiler) {
   ProgramModel model;
   model.SetShape(ShapeOf(spec));
   DEEPPCR_RETURN_IF_ERROR(CheckStateDim(model.shape_.state_dim));
-  DEEPPCR_RETURN_IF_ERROR(Uploader(device, *spec.program, {}, limits, &model).Run());
+  DEEPPCR_RETURN_IF_ERROR(Uploader(device, *spec.program, {}, limits, compiler, &model).Run());
   DEEPPCR_ASSIGN_OR_RETURN(model.encode_,
                            DeviceChain::Upload(device, spec.input_dim(), {&spec.encode, 1}));
   DEEPPCR_ASSIGN_OR_RETURN(model.decode_,

@@ -3,6 +3,7 @@
 #define DEEPPCR_KERNELS_CUDA_PROGRAM_MODEL_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,6 +12,7 @@
 #include "kernels/cuda/loop/guess.h"
 #include "kernels/cuda/math/dense_chain.h"
 #include "kernels/cuda/math/device_panels.h"
+#include "kernels/cuda/program/compiler.h"
 #include "kernels/cuda/program/kernel.h"
 #include "kernels/cuda/runtime/device_buffer.h"
 #include "kernels/problem/spec.h"
@@ -24,10 +26,13 @@ class ProgramModel {
  public:
   // `device` must outlive the result. Errors: kUnimplemented for states or values that a block of
   // threads cannot hold, naming an alternative that can run the model; else as Backend::NewSystem.
+  // `compiler`, which may be null, compiles the step where it can.
   static absl::StatusOr<ProgramModel> Upload(Device& device, const DiffusionProgramSpec& spec,
-                                             const PackingLimits& limits);
+                                             const PackingLimits& limits,
+                                             ProgramCompiler* compiler = nullptr);
   static absl::StatusOr<ProgramModel> Upload(Device& device, const StackProgramSpec& spec,
-                                             const PackingLimits& limits);
+                                             const PackingLimits& limits,
+                                             ProgramCompiler* compiler = nullptr);
   // Of a stack.
   absl::Status SetGuess(Device& device, const AffineGuess& guess);
 
@@ -71,6 +76,7 @@ class ProgramModel {
   DeviceBuffer<ReverseCoefficients> coefficients_;
   DeviceBuffer<HoldCoefficients> holds_;
   DeviceBuffer<MemoryHold> memory_holds_;
+  std::shared_ptr<const DeviceCode> code_;  // what view_.kernels belongs to
 };
 
 }  // namespace deeppcr::cuda

@@ -23,6 +23,20 @@ __global__ void __launch_bounds__(kMaxBlockThreads, 1) ConditionKernel(const Con
   GiveCondition(context, args);
 }
 
+// The kernels that were compiled for a program, or else those that interpret it.
+ProgramKernels KernelsOf(const ProgramView& process, int rows) {
+  if (process.kernels != nullptr) return *process.kernels;
+  const void* const propagation = WithStepRows(
+      rows, [](auto most) { return HandleOf(PropagationKernel<most.value, ProgramView>); });
+  return {HandleOf(BlockSequentialKernel<ProgramView>),
+          HandleOf(ClusterSequentialKernel<ProgramView>),
+          propagation,
+          HandleOf(ExpansionKernel<ProgramView>),
+          HandleOf(ProgramCoarseKernel),
+          HandleOf(ClusterProgramCoarseKernel)};
+}
+ProgramKernels KernelsOf(const ProgramView& process) { return KernelsOf(process, kMostStepRows); }
+
 }  // namespace
 
 cudaError_t PrepareProgram(int shared_bytes) {
@@ -35,19 +49,24 @@ cudaError_t PrepareProgram(int shared_bytes) {
 
 cudaError_t LaunchBlocks(const BlockSequentialArgs<ProgramView>& args, int num_samples,
                          cudaStream_t stream) {
-  return LaunchBlockSequential(args, num_samples, stream);
+  const ProgramKernels kernels = KernelsOf(args.process);
+  return LaunchTeams(kernels.sequential, kernels.cluster_sequential, args, args.team.num_blocks,
+                     num_samples, StepBytes(args.process, 1), stream);
 }
 cudaError_t LaunchBlocks(const PropagationArgs<ProgramView>& args, int num_samples,
                          cudaStream_t stream) {
-  return LaunchPropagation(args, num_samples, stream);
+  return LaunchSteps(KernelsOf(args.process, args.rows).propagation, args,
+                     BlocksOf(args, num_samples), StepBytes(args.process, args.rows), stream);
 }
 cudaError_t LaunchBlocks(const ExpansionArgs<ProgramView>& args, int num_samples,
                          cudaStream_t stream) {
-  return LaunchExpansion(args, num_samples, stream);
+  return LaunchSteps(KernelsOf(args.process).expansion, args, BlocksOf(args, num_samples),
+                     StepBytes(args.process, 1), stream);
 }
 cudaError_t LaunchBlocks(const ProgramCoarseArgs& args, int num_samples, cudaStream_t stream) {
-  return LaunchTeams(ProgramCoarseKernel, ClusterProgramCoarseKernel, args, args.num_blocks,
-                     num_samples, CoarseBytes(args.process, args.staged_floats), stream);
+  const ProgramKernels kernels = KernelsOf(args.process);
+  return LaunchTeams(kernels.coarse, kernels.cluster_coarse, args, args.num_blocks, num_samples,
+                     CoarseBytes(args.process, args.staged_floats), stream);
 }
 cudaError_t LaunchCondition(const ConditionArgs& args, int num_samples, cudaStream_t stream) {
   const int threads = WarpsOf(args.section.widest, 1, kMaxBlockWarps) * kWarpSize;

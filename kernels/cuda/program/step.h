@@ -36,10 +36,36 @@ enum ProgramSite : int {
   kNumProgramSites,
 };
 
-// Runs sections, with rows of a state and its tangents of which there are at most S.
-template <int S, class Team>
+// Instructions as they lie in memory.
+struct Interpreted {
+  // True where there may be instructions of this kind, of this operation, of an operation on
+  // elements with as many operands, or of any other operation than these.
+  static constexpr bool Has(program::OpKind) { return true; }
+  static constexpr bool Has(program::Op) { return true; }
+  static constexpr bool HasOfOperands(int) { return true; }
+  // The operation, as a FixedOp where it is known.
+  DEEPPCR_DEVICE static program::Op OpOf(const ProgramInstruction& instruction) {
+    return instruction.op;
+  }
+  template <class... Ops>
+  static constexpr bool HasBeside(Ops...) {
+    return true;
+  }
+
+  template <class Runner>
+  DEEPPCR_DEVICE static void Run(const Runner& runner, const ProgramSection& section,
+                                 const ProgramStepView& step) {
+    for (int at = 0; at < section.count; ++at) runner.Execute(step, section.instructions[at], at);
+  }
+};
+
+// Runs sections, with rows of a state and its tangents of which there are at most S. `Code` says
+// how instructions are known: Interpreted, or Compiled (compiled_section.h).
+template <int S, class Team, class Code>
 class SectionRunner {
  public:
+  static constexpr bool kAlone = S == 1;  // a state without tangents
+
   // `memory`: FrameFloats(section, rows) floats of a block's shared memory, aligned to 16 bytes.
   DEEPPCR_DEVICE SectionRunner(const Team& team, const ProgramSection& section, float* memory,
                                int rows, bool probes, float clip_range)
@@ -56,32 +82,47 @@ class SectionRunner {
   // Runs all instructions. The caller has synchronised the team after writing the inputs in every
   // block; Run has synchronised each block when it returns.
   DEEPPCR_DEVICE void Run(const ProgramStepView& step) const {
-    for (int at = 0; at < section_.count; ++at) {
-      const ProgramInstruction& instruction = section_.instructions[at];
-      Wait(instruction.wait);
-      const int64_t salt = step.draw * section_.count + at;
-      switch (instruction.kind) {
-        case program::OpKind::kElementwise:
-        case program::OpKind::kReverseStep:
-          Elements(step, instruction, salt);
-          break;
-        case program::OpKind::kReduction:
-        case program::OpKind::kAlongAxis:
-          Lines(step, instruction, salt);
-          break;
-        case program::OpKind::kLinear:
-        case program::OpKind::kProduct:
-          Layer(step, instruction, salt);
-          break;
-        case program::OpKind::kArrange:
-          Arrange(step, instruction);
-          break;
-        case program::OpKind::kLookup:
-          Lookup(step, instruction);
-          break;
-      }
-    }
+    Code::Run(*this, section_, step);
     Wait(section_.after);
+  }
+
+  // Runs instruction `at`.
+  DEEPPCR_DEVICE void Execute(const ProgramStepView& step, const ProgramInstruction& instruction,
+                              int at) const {
+    using program::OpKind;
+    Wait(instruction.wait);
+    const int64_t salt = FirstSalt(step) + at;
+    switch (instruction.kind) {
+      case OpKind::kElementwise:
+      case OpKind::kReverseStep:
+        if constexpr (Code::Has(OpKind::kElementwise) || Code::Has(OpKind::kReverseStep))
+          Elements(step, instruction, at);
+        break;
+      case OpKind::kReduction:
+      case OpKind::kAlongAxis:
+        if constexpr (Code::Has(OpKind::kReduction) || Code::Has(OpKind::kAlongAxis))
+          Lines(step, instruction, salt);
+        break;
+      case OpKind::kLinear:
+      case OpKind::kProduct:
+        if constexpr (Code::Has(OpKind::kLinear) || Code::Has(OpKind::kProduct))
+          Layer(step, instruction, salt);
+        break;
+      case OpKind::kArrange:
+        if constexpr (Code::Has(OpKind::kArrange)) Arrange(step, instruction);
+        break;
+      case OpKind::kLookup:
+        if constexpr (Code::Has(OpKind::kLookup)) Lookup(step, instruction);
+        break;
+    }
+  }
+  // What instructions on elements work on.
+  DEEPPCR_DEVICE ElementPlace ElementsOf(const ProgramStepView& step) const {
+    return {frame_, rows_, step, FirstSalt(step), clip_range_};
+  }
+  DEEPPCR_DEVICE void Wait(ProgramWait wait) const {
+    if (wait == ProgramWait::kBlock) context_.SyncBlock(kBeforeInstruction);
+    if (wait == ProgramWait::kTeam) team_.Sync(kBeforeTeamInstruction);
   }
   // Calls f(i) for i = 0, ..., n - 1, always by the same thread.
   template <class F>
@@ -90,11 +131,6 @@ class SectionRunner {
   }
 
  private:
-  DEEPPCR_DEVICE void Wait(ProgramWait wait) const {
-    if (wait == ProgramWait::kBlock) context_.SyncBlock(kBeforeInstruction);
-    if (wait == ProgramWait::kTeam) team_.Sync(kBeforeTeamInstruction);
-  }
-
   // Shares of a product: with columns two panels share what is read of a vector, and all probes are
   // in the first part.
   using Tile =
@@ -103,10 +139,15 @@ class SectionRunner {
 
   DEEPPCR_DEVICE bool IsProbe(int r) const { return r >= 1 && r <= rows_.probes; }
 
+  DEEPPCR_DEVICE int64_t FirstSalt(const ProgramStepView& step) const {
+    return step.draw * section_.count;
+  }
+
   DEEPPCR_DEVICE void Elements(const ProgramStepView& step, const ProgramInstruction& instruction,
-                               int64_t salt) const {
-    const ElementStep element(frame_, rows_, step, instruction, salt);
-    ForElements(PanelWidth(instruction.result.size), [&](int i) { element.Make(i, clip_range_); });
+                               int at) const {
+    const ElementPlace place = ElementsOf(step);
+    const ElementStep<Code, kAlone> element(place, instruction, at);
+    ForElements(PanelWidth(instruction.result.size), [&](int i) { element.Make(i); });
   }
 
   DEEPPCR_DEVICE void Lines(const ProgramStepView& step, const ProgramInstruction& instruction,
@@ -115,7 +156,8 @@ class SectionRunner {
     const int lines = instruction.outer * instruction.inner;
     const int warps = context_.num_threads() / kWarpSize;
     for (int job = context_.warp(); job < lines * rows_.count; job += warps) {
-      const LineStep line(context_, frame_, rows_, step, instruction, salt, job / rows_.count);
+      const LineStep<typename Team::Context, Code> line(context_, frame_, rows_, step, instruction,
+                                                        salt, job / rows_.count);
       line.Make(job % rows_.count);
     }
   }

@@ -62,6 +62,11 @@ struct ProgramInstruction {
   const ProgramValue* arranged;    // kArrange: its operands
   const float* table;              // kLookup: [rows, size of the result]
   int32_t rows;
+
+  // True for what makes element i of its result from element i of its operands.
+  constexpr bool of_elements() const {
+    return kind == program::OpKind::kElementwise || kind == program::OpKind::kReverseStep;
+  }
 };
 
 // A value that later sections read: its place in the frame, and in their row.
@@ -103,6 +108,12 @@ struct ProgramStepView {
            : home == program::Home::kCondition ? condition
                                                : mixed;
   }
+};
+
+// Kernels that are compiled for a program, as handles of CUDA's runtime: null for what it never
+// launches.
+struct ProgramKernels {
+  const void *sequential, *cluster_sequential, *propagation, *expansion, *coarse, *cluster_coarse;
 };
 
 }  // namespace deeppcr::cuda

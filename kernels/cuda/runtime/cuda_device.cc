@@ -8,9 +8,12 @@
 #include <string>
 #include <utility>
 
+#include "kernels/base/sha256.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
+#include "kernels/cuda/runtime/embedded_headers.h"
 #include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/runtime/nvrtc.h"
 #include "kernels/cuda/runtime/probe.h"
 #include "kernels/cuda/runtime/products.h"
 
@@ -202,6 +205,115 @@ class CudaStream final : public Stream {
   absl::Status status_;
 };
 
+// The compiler of another toolkit than ours may give other bits than the kernels that interpret.
+std::string OtherNvrtc() {
+  const absl::StatusOr<std::string> version = NvrtcVersion();
+  const std::string ours = StrCat(CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10);
+  return version.ok() && *version != ours ? StrCat(" nvrtc=", *version) : "";
+}
+
+#if CUDART_VERSION >= 12080  // first with cudaLibraryLoadData
+
+// Kernels of a program, loaded into the runtime.
+class LoadedCode final : public DeviceCode {
+ public:
+  explicit LoadedCode(cudaLibrary_t library) : library_(library) {}
+  ~LoadedCode() override { cudaLibraryUnload(library_); }
+
+  // Finds the kernels, and lets them use what the interpreter's may (PrepareKernels).
+  cudaError_t Prepare(int shared_bytes) {
+    cudaError_t error = cudaSuccess;
+    const auto find = [&](const char* name, bool cluster, const void** handle) {
+      cudaKernel_t kernel = nullptr;
+      if (error != cudaSuccess) return;
+      // A program has no coarse guess, or a device no clusters.
+      if (cudaLibraryGetKernel(&kernel, library_, name) != cudaSuccess) {
+        cudaGetLastError();
+        return;
+      }
+      *handle = kernel;
+      error =
+          cudaFuncSetAttribute(*handle, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+      if (error == cudaSuccess && cluster)
+        error = cudaFuncSetAttribute(*handle, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    };
+    find("sequential", false, &kernels_.sequential);
+    find("cluster_sequential", true, &kernels_.cluster_sequential);
+    find("propagation", false, &kernels_.propagation);
+    find("expansion", false, &kernels_.expansion);
+    find("coarse", false, &kernels_.coarse);
+    find("cluster_coarse", true, &kernels_.cluster_coarse);
+    return error;
+  }
+  const ProgramKernels& kernels() const override { return kernels_; }
+
+ private:
+  const cudaLibrary_t library_;
+  ProgramKernels kernels_ = {};
+};
+
+// NVRTC, for one device.
+class CudaCompiler final : public DeviceCompiler {
+ public:
+  // Errors: kUnimplemented where there is no NVRTC.
+  static absl::StatusOr<std::unique_ptr<CudaCompiler>> New(int device, const DeviceInfo& info) {
+    DEEPPCR_ASSIGN_OR_RETURN(const std::string version, NvrtcVersion());
+    DEEPPCR_ASSIGN_OR_RETURN(const std::string digest, DigestOfHeaders());
+    const int capability = 10 * info.major + info.minor;
+    return std::unique_ptr<CudaCompiler>(
+        new CudaCompiler(device, capability, info.shared_bytes,
+                         StrCat("nvrtc ", version, " sm_", capability, " ", digest.substr(0, 12))));
+  }
+
+  std::string_view name() const override { return name_; }
+  absl::StatusOr<std::string> Compile(const std::string& source,
+                                      const CancelToken* token) override {
+    return CompileForDevice(source, capability_, CodeForm::kCubin, token);
+  }
+  absl::StatusOr<std::shared_ptr<const DeviceCode>> Load(const std::string& code) override {
+    cudaLibrary_t library = nullptr;
+    cudaError_t error = cudaSetDevice(device_);
+    if (error == cudaSuccess)
+      error = cudaLibraryLoadData(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0);
+    if (error == cudaSuccess) {
+      auto loaded = std::make_shared<LoadedCode>(library);
+      error = loaded->Prepare(static_cast<int>(shared_bytes_));
+      if (error == cudaSuccess) return loaded;
+    }
+    cudaGetLastError();
+    return Failed(absl::StatusCode::kUnavailable, "loading a compiled step", error);
+  }
+
+ private:
+  CudaCompiler(int device, int capability, size_t shared_bytes, std::string name)
+      : device_(device),
+        capability_(capability),
+        shared_bytes_(shared_bytes),
+        name_(std::move(name)) {}
+
+  static absl::StatusOr<std::string> DigestOfHeaders() {
+    std::string all;
+    for (const EmbeddedHeader& header : EmbeddedHeaders())
+      all.append(header.name).append(1, '\0').append(header.text);
+    return Sha256Hex(all);
+  }
+
+  const int device_, capability_;
+  const size_t shared_bytes_;
+  const std::string name_;
+};
+
+#endif
+
+// Null where programs are interpreted.
+std::unique_ptr<DeviceCompiler> NewCompiler(int device, const DeviceInfo& info) {
+#if CUDART_VERSION >= 12080
+  absl::StatusOr<std::unique_ptr<CudaCompiler>> compiler = CudaCompiler::New(device, info);
+  if (compiler.ok()) return *std::move(compiler);
+#endif
+  return nullptr;
+}
+
 // Version of the kernel's module, which compiles the code that the toolkit left to the driver: the
 // word of digits and dots in the first line of its file. "unknown" where no such word can be read.
 std::string DriverVersion() {
@@ -223,12 +335,13 @@ class CudaDevice final : public Device {
         limits_{.multiprocessors = info.multiprocessors,
                 .shared_bytes = info.shared_bytes,
                 .max_cluster_blocks = info.max_cluster_blocks,
-                .clusters = info.clusters} {}
+                .clusters = info.clusters},
+        compiler_(NewCompiler(index, info)) {}
 
   std::string name() const override { return name_; }
   std::string versions() const override {
     return StrCat("driver=", DriverVersion(), " toolkit=", CUDART_VERSION,
-                  " cublas=", ProductsVersion());
+                  " cublas=", ProductsVersion(), OtherNvrtc());
   }
   const LaunchLimits& limits() const override { return limits_; }
 
@@ -265,6 +378,7 @@ class CudaDevice final : public Device {
     DEEPPCR_RETURN_IF_ERROR(stream->Create());
     return std::unique_ptr<Stream>(std::move(stream));
   }
+  DeviceCompiler* compiler() override { return compiler_.get(); }
 
  private:
   static absl::Status NotAllocated(MemoryKind kind, size_t bytes, cudaError_t error) {
@@ -284,6 +398,7 @@ class CudaDevice final : public Device {
   std::atomic<bool> lost_ = false;  // work on some stream did not end
   const std::string name_;
   const LaunchLimits limits_;
+  const std::unique_ptr<DeviceCompiler> compiler_;
 };
 
 absl::Status Unavailable(cudaError_t error) {

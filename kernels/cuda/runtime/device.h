@@ -9,10 +9,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/base/cancel_token.h"
 #include "kernels/cuda/diffusion/kernel.h"
 #include "kernels/cuda/diffusion/noise_kernel.h"
 #include "kernels/cuda/diffusion/resident_propagation.h"
@@ -83,6 +85,27 @@ class Stream {
   virtual absl::Status status() const = 0;
 };
 
+// Code that was compiled for a device and is loaded there. The kernels live as long as it does.
+class DeviceCode {
+ public:
+  virtual ~DeviceCode() = default;
+  virtual const ProgramKernels& kernels() const = 0;
+};
+
+// Compiles kernels of programs (program/source.h) for a device. Thread-safe.
+class DeviceCompiler {
+ public:
+  virtual ~DeviceCompiler() = default;
+  // What code depends on beside its source: compiler, device, headers.
+  virtual std::string_view name() const = 0;
+  // Errors: kCancelled soon after the token, which may be null, has fired; any other with the
+  // compiler's words.
+  virtual absl::StatusOr<std::string> Compile(const std::string& source,
+                                              const CancelToken* token) = 0;
+  // Loads what Compile returned. Errors: the device's.
+  virtual absl::StatusOr<std::shared_ptr<const DeviceCode>> Load(const std::string& code) = 0;
+};
+
 // Thread-safe.
 class Device {
  public:
@@ -98,6 +121,8 @@ class Device {
   // Copies to memory of the device, and returns when it is there.
   virtual absl::Status Upload(void* to, const void* from, size_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<Stream>> NewStream() = 0;
+  // Null where programs are interpreted.
+  virtual DeviceCompiler* compiler() { return nullptr; }
 };
 
 }  // namespace deeppcr::cuda

@@ -2,9 +2,6 @@
 #ifndef DEEPPCR_KERNELS_CUDA_RUNTIME_DEVICE_CONTEXT_H_
 #define DEEPPCR_KERNELS_CUDA_RUNTIME_DEVICE_CONTEXT_H_
 
-#include <cooperative_groups.h>
-#include <cuda_pipeline_primitives.h>
-
 #include <cstddef>
 #include <cstdint>
 
@@ -77,12 +74,19 @@ class DeviceContext {
   }
   template <int N>
   __device__ __forceinline__ void CopyAsync(const float* from, float* to) const {
-    __pipeline_memcpy_async(to, from, N * sizeof(float));
+    static_assert(N == 1 || N == 2 || N == 4, "a copy of the machine");
+    const auto place = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    if constexpr (N == 4)
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place), "l"(from) : "memory");
+    else
+      asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(place), "l"(from),
+                   "n"(N * sizeof(float))
+                   : "memory");
   }
-  __device__ __forceinline__ void CommitCopies() const { __pipeline_commit(); }
+  __device__ __forceinline__ void CommitCopies() const { asm volatile("cp.async.commit_group;"); }
   template <int N>
   __device__ __forceinline__ void WaitForCopies() const {
-    __pipeline_wait_prior(N);
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
   }
   __device__ __forceinline__ void Prefetch(const float* from) const {
     asm volatile("prefetch.global.L1 [%0];" ::"l"(__cvta_generic_to_global(from)));
@@ -129,20 +133,18 @@ class DeviceContext {
 // The execution context in a launch of clusters: blocks are numbered within their cluster.
 class ClusterContext : public DeviceContext {
  public:
-  __device__ __forceinline__ int block() const { return Cluster().block_rank(); }
-  __device__ __forceinline__ int num_blocks() const { return Cluster().num_blocks(); }
+  __device__ __forceinline__ int block() const { return __clusterRelativeBlockRank(); }
+  __device__ __forceinline__ int num_blocks() const { return __clusterSizeInBlocks(); }
   __device__ __forceinline__ int cluster() const { return blockIdx.x / num_blocks(); }
   __device__ __forceinline__ int num_clusters() const { return gridDim.x / num_blocks(); }
 
   template <class T>
   __device__ __forceinline__ T* Remote(T* local, int block) const {
-    return Cluster().map_shared_rank(local, block);
+    return static_cast<T*>(__cluster_map_shared_rank(local, block));
   }
-  __device__ __forceinline__ void SyncCluster(int) const { Cluster().sync(); }
-
- private:
-  static __device__ __forceinline__ cooperative_groups::cluster_group Cluster() {
-    return cooperative_groups::this_cluster();
+  __device__ __forceinline__ void SyncCluster(int) const {
+    __cluster_barrier_arrive();
+    __cluster_barrier_wait();
   }
 };
 

@@ -19,7 +19,7 @@ namespace deeppcr::cuda {
 // Limit of a wait: `factor` times the longest one so far that came to its end, and no less than
 // `least`.
 struct WaitLimits {
-  std::chrono::steady_clock::duration least = kLeastWaitLimit;
+  std::chrono::steady_clock::duration least = std::chrono::seconds(kLeastWaitSeconds);
   int factor = kWaitLimitFactor;
 };
 
@@ -42,9 +42,9 @@ class Patience {
       // A process that was stopped meanwhile has not looked for long.
       if (waited > limit()) return done();
       if (round % 64 == 0) idle();
-      if (waited > kYield) {
+      if (waited > std::chrono::microseconds(kYieldMicroseconds)) {
         Nap();
-      } else if (waited > kSpin) {
+      } else if (waited > std::chrono::microseconds(kSpinMicroseconds)) {
         std::this_thread::yield();
       }
     }
@@ -53,12 +53,12 @@ class Patience {
   }
 
  private:
-  // Sleeps for kNap. Linux wakes a thread up to 50 us late unless the thread asks for less.
+  // Sleeps for a nap. Linux wakes a thread up to 50 us late unless the thread asks for less.
   static void Nap() {
     thread_local const int asked =
         prctl(PR_SET_TIMERSLACK, 1);  // ns; what is refused costs time only
     static_cast<void>(asked);
-    std::this_thread::sleep_for(kNap);
+    std::this_thread::sleep_for(std::chrono::microseconds(kNapMicroseconds));
   }
 
   const WaitLimits limits_;

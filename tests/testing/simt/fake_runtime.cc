@@ -24,6 +24,7 @@
 namespace {
 
 using deeppcr::testing::simt::DeviceOptions;
+using deeppcr::testing::simt::kFakeCode;
 using deeppcr::testing::simt::LaunchShape;
 using deeppcr::testing::simt::Thread;
 
@@ -43,6 +44,9 @@ cudaError_t Noted(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;
   return error;
 }
+
+std::atomic<int> libraries = 0;
+const char* kernel_names[] = {"sequential", "propagation"};
 
 std::atomic<int64_t> launches_to_hang = -1;
 std::atomic<bool> hangs = false;
@@ -111,6 +115,28 @@ const char* cudaGetErrorString(cudaError_t error) {
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption*, void**,
+                                unsigned, cudaLibraryOption*, void**, unsigned) {
+  if (std::strcmp(static_cast<const char*>(code), kFakeCode) != 0)
+    return Noted(cudaErrorInvalidKernelImage);
+  ++libraries;
+  *library = reinterpret_cast<cudaLibrary_t>(&libraries);
+  return cudaSuccess;
+}
+cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t, const char* name) {
+  for (const char*& known : kernel_names) {
+    if (std::strcmp(name, known) != 0) continue;
+    *kernel = reinterpret_cast<cudaKernel_t>(&known);
+    return cudaSuccess;
+  }
+  return Noted(cudaErrorSymbolNotFound);
+}
+cudaError_t cudaLibraryUnload(cudaLibrary_t) {
+  --libraries;
+  return cudaSuccess;
+}
+
 cudaError_t cudaMalloc(void** memory, size_t bytes) { return NewMemory(memory, bytes); }
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   return NewMemory(memory, bytes);
@@ -169,6 +195,7 @@ void HangAfter(int64_t launches) {
   hangs = false;
   launches_to_hang = launches;
 }
+int NumLibraries() { return libraries; }
 
 }  // namespace deeppcr::testing::simt
 

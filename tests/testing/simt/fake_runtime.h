@@ -6,9 +6,19 @@
 
 namespace deeppcr::testing::simt {
 
+// What the fake NVRTC makes of any source.
+inline constexpr char kFakeCode[] = "fake code";
+
 // Lets the fake GPU hang: `launches` more launches end, and the one after never does. From then on
 // a call that would wait for it ends the program. A negative number: it never hangs.
 void HangAfter(int64_t launches);
+
+// Lets devices that are opened from now on find an NVRTC, whose code has the kernels "sequential"
+// and "propagation" alone, which are there to be found and not to be launched; in the beginning
+// there is none.
+void FindNvrtc(bool found);
+// Libraries of such code that are loaded.
+int NumLibraries();
 
 }  // namespace deeppcr::testing::simt
 

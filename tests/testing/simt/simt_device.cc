@@ -92,16 +92,27 @@ class SimtStream final : public cuda::Stream {
     });
   }
   void Launch(const cuda::BlockSequentialArgs<cuda::ProgramView>& args, int n) override {
-    Sequential(args, n);
+    const cuda::ProgramKernels* const kernels = args.process.kernels;
+    if (kernels == nullptr) return Sequential(args, n);
+    Run(TeamsShape(args, args.team.num_blocks, n, cuda::StepBytes(args.process, 1)),
+        args.team.num_blocks == 1 ? kernels->sequential : kernels->cluster_sequential, args);
   }
   void Launch(const cuda::PropagationArgs<cuda::ProgramView>& args, int n) override {
-    Propagation(args, n);
+    const cuda::ProgramKernels* const kernels = args.process.kernels;
+    if (kernels == nullptr) return Propagation(args, n);
+    Run(StepsShape(args, n, args.rows), kernels->propagation, args);
   }
   void Launch(const cuda::ExpansionArgs<cuda::ProgramView>& args, int n) override {
-    Expansion(args, n);
+    const cuda::ProgramKernels* const kernels = args.process.kernels;
+    if (kernels == nullptr) return Expansion(args, n);
+    Run(StepsShape(args, n, 1), kernels->expansion, args);
   }
   void Launch(const cuda::CoarseArgs<cuda::ProgramView>& args, int num_samples) override {
-    Coarse(args, num_samples);
+    const cuda::ProgramKernels* const kernels = args.process.kernels;
+    if (kernels == nullptr) return Coarse(args, num_samples);
+    Run(TeamsShape(args, args.num_blocks, num_samples,
+                   cuda::CoarseBytes(args.process, args.staged_floats)),
+        args.num_blocks == 1 ? kernels->coarse : kernels->cluster_coarse, args);
   }
   void Launch(const cuda::ConditionArgs& args, int num_samples) override {
     const int warps = cuda::WarpsOf(args.section.widest, 1, options_.limits.max_warps);
@@ -205,15 +216,19 @@ class SimtStream final : public cuda::Stream {
   bool HoldsLayers(const cuda::DiffusionView& process, int num_blocks) const {
     return cuda::HoldsLayers(process, num_blocks, options_.limits.max_warps);
   }
-  // Runs a team per sample: a block if num_blocks is 1, a cluster otherwise.
+  // The launch shape of a team per sample: a block if num_blocks is 1, a cluster otherwise.
+  template <class Args>
+  LaunchShape TeamsShape(const Args& args, int num_blocks, int teams, size_t shared_bytes) const {
+    const int warps = cuda::BlockWarps(args.process, num_blocks, options_.limits.max_warps);
+    return {.num_clusters = teams,
+            .num_blocks = num_blocks,
+            .num_threads = warps * kWarpSize,
+            .shared_bytes = shared_bytes};
+  }
   template <class Args, class Body>
   void RunTeams(const Args& args, int num_blocks, int teams, size_t shared_bytes,
                 const Body& body) {
-    const int warps = cuda::BlockWarps(args.process, num_blocks, options_.limits.max_warps);
-    const LaunchShape shape = {.num_clusters = teams,
-                               .num_blocks = num_blocks,
-                               .num_threads = warps * kWarpSize,
-                               .shared_bytes = shared_bytes};
+    const LaunchShape shape = TeamsShape(args, num_blocks, teams, shared_bytes);
     if (num_blocks == 1) return Run(shape, [&](Thread& thread) { body(cuda::BlockTeam(thread)); });
     Run(shape, [&](Thread& thread) { body(cuda::ClusterTeam(thread)); });
   }
@@ -286,6 +301,13 @@ class SimtStream final : public cuda::Stream {
     if (!outcome.trouble.empty()) status_ = absl::UnavailableError(outcome.trouble);
   }
 
+  // Runs a kernel by its handle.
+  template <class Args>
+  void Run(const LaunchShape& shape, const void* handle, const Args& args) {
+    auto* const kernel = reinterpret_cast<void (*)(Thread&, const Args&)>(handle);
+    Run(shape, [&](Thread& t) { kernel(t, args); });
+  }
+
   template <class Args>
   void Product(const Args& args) {
     if (!Counted()) return;
@@ -324,6 +346,7 @@ class SimtDevice final : public cuda::Device {
     sizes_.erase(memory);
     ::operator delete(memory, kAlignment);
   }
+  cuda::DeviceCompiler* compiler() override { return options_.compiler; }
   absl::Status Upload(void* to, const void* from, size_t bytes) override {
     std::memcpy(to, from, bytes);
     return absl::OkStatus();

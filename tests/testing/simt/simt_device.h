@@ -20,6 +20,9 @@ struct DeviceOptions {
   Schedule schedule;
   int64_t memory_bytes = int64_t{1} << 30;  // larger requests are refused
   int fail_after = -1;                      // launches until the device is lost; -1: never lost
+  // Makes kernels of programs, whose handles are functions void(Thread&, const Args&); null:
+  // programs are interpreted.
+  cuda::DeviceCompiler* compiler = nullptr;
 };
 std::unique_ptr<cuda::Device> NewSimtDevice(const DeviceOptions& options);
 

@@ -13,13 +13,14 @@
 #include "kernels/cuda/loop/block_shape.h"
 #include "kernels/cuda/program/model.h"
 #include "kernels/program/evaluate.h"
-#include "tests/kernels/program/random_process.h"
+#include "tests/kernels/cuda/program/random_program.h"
 #include "tests/testing/larger.h"
 #include "tests/testing/simt/simt_device.h"
 
 namespace deeppcr::testing {
 namespace {
 
+using System = ProgramOnExecutor;
 using program::Doubles;
 using program::Evaluation;
 using program::LargestOf;
@@ -29,96 +30,6 @@ int NumPrograms() {
   const char* text = std::getenv("DEEPPCR_TEST_PROGRAMS");
   return text == nullptr ? 300 : std::atoi(text);
 }
-
-constexpr int kSteps = 3;
-// Rows that hold all tangents of these programs.
-constexpr int kMostRows = 1 + kNumProbes + 24;
-
-// A random process of three steps on the executor, with the condition and the noise of one sample.
-class System : public program::RandomProcess {
- public:
-  explicit System(int seed, const simt::DeviceOptions& options = {})
-      : RandomProcess(seed, kSteps), device_(simt::NewSimtDevice(options)) {
-    auto model = cuda::ProgramModel::Upload(*device_, spec(), {});
-    status_ = model.status();
-    if (!model.ok()) return;
-    model_ = *std::move(model);
-    stream_ = *device_->NewStream();
-    given_.resize(static_cast<size_t>(model_.view().given_floats()));
-    const float label_in_float = static_cast<float>(label());
-    for (cuda::ConditionArgs args : {model_.condition(), model_.mixed()}) {
-      if (args.num_exports == 0) continue;
-      args.process = View();
-      args.inputs = condition().data();
-      args.labels = &label_in_float;
-      args.conditions = given_.data();
-      stream_->Launch(args, 1);
-    }
-  }
-
-  const absl::Status& status() const { return status_; }
-  absl::Status launched() const { return stream_->status(); }
-  int width() const { return model_.width(); }
-  cuda::ProgramView View() const {
-    cuda::ProgramView view = model_.view();
-    view.conditions = given_.data();
-    view.noise = step_noise().data();
-    return view;
-  }
-
-  // The state after one step of the sequential solver.
-  std::vector<float> Step() {
-    std::vector<float> z(static_cast<size_t>(width())), end(z.size());
-    std::ranges::copy(state(), z.begin());
-    int64_t made = 0;
-    stream_->Launch(cuda::BlockSequentialArgs<cuda::ProgramView>{.process = View(),
-                                                                 .team = {1, 1},
-                                                                 .num_samples = 1,
-                                                                 .begin = 0,
-                                                                 .end = 1,
-                                                                 .states = z.data(),
-                                                                 .final_states = end.data(),
-                                                                 .trajectories = nullptr,
-                                                                 .num_dependent = &made},
-                    1);
-    EXPECT_EQ(made, 1);
-    return end;
-  }
-
-  // What a pass over three intervals of a step each leaves, all from the same state.
-  struct Pass {
-    explicit Pass(System& system, int rows)
-        : tree(kSteps, 1), bytes(cuda::BlockMemory::Bytes(tree, system.width()) / sizeof(float)) {
-      const cuda::BlockMemory memory = MemoryOf(system);
-      for (int p = 0; p <= kSteps; ++p) std::ranges::copy(system.state(), memory.State(p));
-      IterationKind kind;
-      kind.probes = true;
-      system.stream_->Launch(
-          cuda::PropagationArgs<cuda::ProgramView>{
-              .process = system.View(),
-              .intervals = {tree, 1, cuda::kEveryMember,
-                            reinterpret_cast<std::byte*>(bytes.data())},
-              .rows = rows,
-              .progress = nullptr,
-              .linearization = Linearization::kFull,
-              .kind = kind},
-          1);
-    }
-    cuda::BlockMemory MemoryOf(const System& system) {
-      return {tree, system.width(), reinterpret_cast<std::byte*>(bytes.data())};
-    }
-
-    cuda::IntervalTree tree;
-    std::vector<float> bytes;
-  };
-
- private:
-  std::unique_ptr<cuda::Device> device_;
-  absl::Status status_;
-  cuda::ProgramModel model_;
-  std::unique_ptr<cuda::Stream> stream_;
-  std::vector<float> given_;
-};
 
 TEST(CudaProgramsTest, StepsAndMatricesAreThoseInDouble) {
   int compared = 0, refused = 0, at_a_kink = 0, unknown = 0;
@@ -145,7 +56,7 @@ TEST(CudaProgramsTest, StepsAndMatricesAreThoseInDouble) {
 
     const std::vector<float> z = system.Step();
     // All columns at once, or a few of them at a time.
-    const int rows = seed % 2 == 0 ? kMostRows : 2 + kNumProbes;
+    const int rows = seed % 2 == 0 ? System::kMostRows : 2 + kNumProbes;
     System::Pass pass(system, rows);
     ASSERT_TRUE(system.launched().ok()) << system.launched();
     const cuda::BlockMemory memory = pass.MemoryOf(system);
@@ -187,11 +98,11 @@ TEST(CudaProgramsTest, BitsDependOnNoOrderOfWarps) {
     options.limits.max_warps = 4;
     System ascending(seed, options);
     if (!ascending.status().ok()) continue;
-    const System::Pass right(ascending, kMostRows);
+    const System::Pass right(ascending, System::kMostRows);
     for (const simt::Order order : {simt::Order::kDescending, simt::Order::kShuffled}) {
       options.schedule = {.order = order, .seed = static_cast<uint64_t>(seed)};
       System other(seed, options);
-      EXPECT_EQ(std::memcmp(right.bytes.data(), System::Pass(other, kMostRows).bytes.data(),
+      EXPECT_EQ(std::memcmp(right.bytes.data(), System::Pass(other, System::kMostRows).bytes.data(),
                             right.bytes.size() * sizeof(float)),
                 0);
       ++compared;

@@ -122,5 +122,34 @@ TEST_F(CudaDeviceTest, AnErrorOfAnotherCallIsNotReported) {
   EXPECT_TRUE(stream->status().ok()) << stream->status();
 }
 
+TEST_F(CudaDeviceTest, LoadsCompiledKernelsAndUnloadsThem) {
+  EXPECT_EQ(Open()->compiler(), nullptr);
+  simt::FindNvrtc(true);
+  const std::unique_ptr<cuda::Device> device = Open();
+  simt::FindNvrtc(false);
+  cuda::DeviceCompiler* const compiler = device->compiler();
+  ASSERT_NE(compiler, nullptr);
+  EXPECT_THAT(std::string(compiler->name()), ::testing::StartsWith("nvrtc 13.0 sm_"));
+  const auto code = compiler->Compile("a source", nullptr);
+  ASSERT_TRUE(code.ok()) << code.status();
+  auto loaded = compiler->Load(*code);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  const cuda::ProgramKernels& kernels = (*loaded)->kernels();
+  EXPECT_NE(kernels.sequential, nullptr);
+  EXPECT_NE(kernels.propagation, nullptr);
+  EXPECT_NE(kernels.propagation, kernels.sequential);
+  EXPECT_EQ(kernels.coarse, nullptr);
+  EXPECT_EQ(simt::NumLibraries(), 1);
+  loaded = std::shared_ptr<const cuda::DeviceCode>();
+  EXPECT_EQ(simt::NumLibraries(), 0);
+  // Code of another device, or none.
+  EXPECT_FALSE(compiler->Load("no code").ok());
+  // The errors are not those of the next launch.
+  const std::unique_ptr<cuda::Stream> stream = *device->NewStream();
+  stream->Launch(cuda::NoiseArgs{});
+  stream->Wait([] {});
+  EXPECT_TRUE(stream->status().ok()) << stream->status();
+}
+
 }  // namespace
 }  // namespace deeppcr::testing

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+# cmake -DROOT=DIR -DOUTPUT=FILE -P embed_headers.cmake
+#
+# Writes the text of all headers that code for NVRTC includes, however far, into one C++ file.
+set(standard kernels/cuda/runtime/standard_headers.h)
+set(headers kernels/cuda/diffusion/coarse_guess.h kernels/cuda/program/compiled_section.h
+            kernels/cuda/runtime/device_context.h ${standard})
+set(of_the_library)
+set(rows)
+set(at 0)
+list(LENGTH headers count)
+while(at LESS count)
+  list(GET headers ${at} header)
+  math(EXPR at "${at} + 1")
+  file(STRINGS ${ROOT}/${header} includes REGEX "^#include ")
+  foreach(include IN LISTS includes)
+    if(include MATCHES "^#include \"(.*)\"")
+      list(APPEND headers ${CMAKE_MATCH_1})
+    elseif(include MATCHES "^#include <(.*)>")
+      list(APPEND of_the_library ${CMAKE_MATCH_1})
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES headers)
+  list(LENGTH headers count)
+endwhile()
+list(REMOVE_DUPLICATES of_the_library)
+
+set(text "#include \"kernels/cuda/runtime/embedded_headers.h\"\n\nnamespace deeppcr::cuda {\nnamespace {\n\nconstexpr EmbeddedHeader kHeaders[] = {\n")
+foreach(name IN LISTS of_the_library)
+  string(APPEND text "{\"${name}\", \"#include \\\"${standard}\\\"\\n\"},\n")
+endforeach()
+foreach(header IN LISTS headers)
+  file(READ ${ROOT}/${header} of_header)
+  string(APPEND text "{\"${header}\", R\"HEADER(${of_header})HEADER\"},\n")
+endforeach()
+string(APPEND text "};\n\n}  // namespace\n\nstd::span<const EmbeddedHeader> EmbeddedHeaders() { return kHeaders; }\n\n}  // namespace deeppcr::cuda\n")
+file(WRITE ${OUTPUT} "${text}")

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sources of random step programs through NVRTC, which needs no GPU.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <span>
+#include <string>
+
+#include "kernels/cuda/program/source.h"
+#include "kernels/cuda/runtime/nvrtc.h"
+#include "tests/kernels/cuda/program/random_program.h"
+
+namespace deeppcr::testing {
+namespace {
+
+// The number of programs whose source is checked; the slow run of this test asks for more.
+int NumPrograms() {
+  const char* text = std::getenv("DEEPPCR_TEST_PROGRAMS");
+  return text == nullptr ? 40 : std::atoi(text);
+}
+// Of so many programs one is compiled to the end.
+constexpr int kWhole = 40;
+
+std::string SourceOf(const ProgramOnExecutor& system) {
+  const cuda::ProgramSection& section = system.section();
+  return cuda::SourceOf({section.instructions, static_cast<size_t>(section.count)},
+                        {.rows = system.rows_per_step(), .clusters = true, .guesses = true});
+}
+
+TEST(NvrtcProgramsTest, Compile) {
+  if (const auto version = cuda::NvrtcVersion(); !version.ok()) GTEST_SKIP() << version.status();
+  int checked = 0, compiled = 0, refused = 0;
+  double seconds = 0, longest = 0;
+  for (int seed = 1; seed <= NumPrograms(); ++seed) {
+    SCOPED_TRACE(seed);
+    const ProgramOnExecutor system(seed);
+    if (absl::IsUnimplemented(system.status())) {
+      ++refused;  // a floor or a lookup of the state
+      continue;
+    }
+    ASSERT_TRUE(system.status().ok()) << system.status();
+    const std::string source = SourceOf(system);
+    const auto code = cuda::CompileForDevice(source, 90, cuda::CodeForm::kNone, nullptr);
+    ASSERT_TRUE(code.ok()) << code.status() << "\n" << source;
+    ++checked;
+    if (seed % kWhole != kWhole / 2) continue;
+    const auto start = std::chrono::steady_clock::now();
+    const auto whole = cuda::CompileForDevice(source, 90, cuda::CodeForm::kCubin, nullptr);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    ASSERT_TRUE(whole.ok()) << whole.status();
+    EXPECT_EQ(whole->substr(1, 3), "ELF");
+    for (const char* kernel : {"sequential", "cluster_sequential", "propagation", "expansion",
+                               "coarse", "cluster_coarse"})
+      EXPECT_NE(whole->find(std::string(".text.") + kernel), std::string::npos) << kernel;
+    ++compiled;
+    seconds += took.count();
+    longest = std::max(longest, took.count());
+  }
+  std::printf("%d programs checked, %d refused; %d compiled, %.1f s each, at most %.1f s\n",
+              checked, refused, compiled, seconds / std::max(compiled, 1), longest);
+  EXPECT_GE(checked, NumPrograms() * 4 / 5);
+  EXPECT_GE(compiled, NumPrograms() / kWhole / 2);
+}
+
+}  // namespace
+}  // namespace deeppcr::testing
