@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/loop/block_memory.h"
+#include "kernels/cuda/loop/chain_copy.h"
 #include "kernels/cuda/loop/interval_norms.h"
 #include "kernels/cuda/loop/interval_tree.h"
 #include "kernels/cuda/loop/newton_args.h"
@@ -361,32 +362,20 @@ class NewtonSolve {
   // one after another, on the way through the chain, each would be waited for. Matrices stay while
   // they are reused. d_0 = 0: the first node has no matrix.
   DEEPPCR_DEVICE void GatherChain(IterationKind kind, int32_t last) {
-    if (kind.forms_matrices()) CopyNodes<W * W>(1, last, memory_.Matrix(0), memory_.ChainMatrix(0));
-    CopyNodes<kNumColumns * W>(0, last, memory_.Residual(0), memory_.ChainResidual(0));
+    if (kind.forms_matrices())
+      CopyNodes<W * W>(
+          context_, 1, last, [&](int32_t j) { return ChainNode<W * W>(memory_.Matrix(0), j); },
+          memory_.ChainMatrix(0));
+    CopyNodes<kNumColumns * W>(
+        context_, 0, last,
+        [&](int32_t j) { return ChainNode<kNumColumns * W>(memory_.Residual(0), j); },
+        memory_.ChainResidual(0));
   }
-  // Copies kFloats floats of each of the nodes first, ..., last - 1 of the chain, from the place in
-  // its block that corresponds to `from`, which is that of a block's node 0, to `to`, which is that
-  // of node 0. The last comes first: blocks that began with the same node would wait for its block.
+  // Node j of the chain, of kFloats floats, in its block; `from` is a block's node 0.
   template <int kFloats>
-  DEEPPCR_DEVICE void CopyNodes(int32_t first, int32_t last, float* from, float* to) {
-    constexpr int kTogether = 4, kFours = kFloats / 4;
-    const int32_t count = (last - first) * kFours, stride = context_.num_threads();
-    for (int32_t begin = context_.thread(); begin < count; begin += kTogether * stride) {
-      float values[kTogether][4] = {};
-      int32_t places[kTogether];
-      DEEPPCR_UNROLL
-      for (int k = 0; k < kTogether; ++k) {
-        const int32_t at = begin + k * stride < count ? begin + k * stride : begin;
-        const int32_t j = last - 1 - at / kFours, four = at % kFours;
-        const float* const node = Remote(from + tree_.index_of(chain_level_, j) * kFloats,
-                                         tree_.block_of(chain_level_, j));
-        context_.LoadFour(node + 4 * four, values[k]);
-        places[k] = j * kFloats + 4 * four;
-      }
-      DEEPPCR_UNROLL
-      for (int k = 0; k < kTogether; ++k)
-        if (begin + k * stride < count) context_.StoreFour(values[k], to + places[k]);
-    }
+  DEEPPCR_DEVICE const float* ChainNode(float* from, int32_t j) const {
+    return Remote(from + tree_.index_of(chain_level_, j) * kFloats,
+                  tree_.block_of(chain_level_, j));
   }
   // Takes vector v through the nodes of the chain, as far as the block's own, and stores what
   // enters these. Every block does so by itself, from the first node on: so it waits for other

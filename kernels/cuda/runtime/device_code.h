@@ -11,10 +11,12 @@
 #define DEEPPCR_DEVICE __device__ __forceinline__
 #define DEEPPCR_DEVICE_CALL inline __device__ __noinline__
 #define DEEPPCR_UNROLL _Pragma("unroll")
+#define DEEPPCR_AS_WRITTEN _Pragma("unroll 1")
 #else
 #define DEEPPCR_DEVICE inline
 #define DEEPPCR_DEVICE_CALL inline
 #define DEEPPCR_UNROLL
+#define DEEPPCR_AS_WRITTEN
 #endif
 
 namespace deeppcr::cuda {

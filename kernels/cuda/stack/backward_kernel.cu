@@ -79,11 +79,13 @@ cudaError_t LaunchBackwardScan(const BackwardScanArgs& args, const NewtonShape& 
 }
 
 cudaError_t LaunchParameterGradients(const ParameterGradientArgs& args, cudaStream_t stream) {
-  const int64_t weights = args.num_layers * args.rows * args.cols;
-  const int64_t blocks = (weights - 1) / kParameterThreads + 1;
-  const int64_t most = 1 << 20;
-  ParameterGradientKernel<<<static_cast<unsigned>(blocks < most ? blocks : most), kParameterThreads,
-                            0, stream>>>(args);
+  // A thread takes up to four weights.
+  const int64_t per_layer = (int64_t{args.rows} * args.cols - 1) / 4 + 1;
+  int threads = kWarpSize;
+  while (threads < kParameterThreads && threads < per_layer) threads *= 2;
+  const int64_t blocks = args.num_layers * ((per_layer - 1) / threads + 1), most = 1 << 20;
+  ParameterGradientKernel<<<static_cast<unsigned>(blocks < most ? blocks : most), threads, 0,
+                            stream>>>(args);
   return cudaGetLastError();
 }
 

@@ -9,7 +9,9 @@
 #include <math.h>
 
 #include <cstdint>
+#include <type_traits>
 
+#include "kernels/cuda/math/warp_matrix.h"
 #include "kernels/cuda/runtime/device_code.h"
 #include "kernels/cuda/stack/backward_args.h"
 #include "kernels/cuda/stack/backward_step.h"
@@ -30,25 +32,61 @@ DEEPPCR_DEVICE void GoBackSequentially(Context& context, const BackwardStepsArgs
   if (row == 0 && context.lane() == 0) *backward.num_dependent = sweep.made();
 }
 
+// Adds the outer products to kTogether neighbours of a row of weights by each thread; the threads
+// of a block have the same layer.
+template <int kTogether, class Context>
+DEEPPCR_DEVICE void SumOuterProducts(Context& context, const ParameterGradientArgs& args) {
+  const auto threads = static_cast<uint32_t>(context.num_threads());
+  const auto per_row = static_cast<uint32_t>(args.cols / kTogether);
+  const uint32_t per_layer = static_cast<uint32_t>(args.rows) * per_row;
+  const uint32_t shares = (per_layer - 1) / threads + 1;
+  for (int64_t share = context.cluster(); share < args.num_layers * shares;
+       share += context.num_clusters()) {
+    const int64_t l = share / shares;
+    const uint32_t at =
+        static_cast<uint32_t>(share % shares) * threads + static_cast<uint32_t>(context.thread());
+    if (at >= per_layer) continue;
+    const uint32_t row = at / per_row, column = at % per_row * kTogether;
+    const int64_t place = l * args.rows + row, delta_stride = args.num_layers * args.rows;
+    const float* const deltas = args.deltas + place;
+    const float* const inputs = args.inputs + l * args.cols + column;
+    float* const sums = args.weights + place * args.cols + column;
+    float weights[kTogether], bias = column == 0 ? args.biases[place] : 0.0F;
+    LoadRow(context, sums, weights);
+    // Adds kSamples samples, whose loads are on their way together.
+    const auto add = [&](auto samples, int64_t s) {
+      constexpr int kSamples = samples.value;
+      float delta[kSamples], input[kSamples][kTogether];
+      DEEPPCR_UNROLL
+      for (int b = 0; b < kSamples; ++b) {
+        delta[b] = deltas[(s + b) * delta_stride];
+        LoadRow(context, inputs + (s + b) * args.input_stride, input[b]);
+      }
+      DEEPPCR_UNROLL
+      for (int b = 0; b < kSamples; ++b) {
+        DEEPPCR_UNROLL
+        for (int k = 0; k < kTogether; ++k) weights[k] = fmaf(delta[b], input[b][k], weights[k]);
+        bias += delta[b];
+      }
+    };
+    int64_t s = 0;
+    DEEPPCR_AS_WRITTEN
+    for (; s + 4 <= args.num_samples; s += 4) add(std::integral_constant<int, 4>(), s);
+    DEEPPCR_AS_WRITTEN
+    for (; s < args.num_samples; ++s) add(std::integral_constant<int, 1>(), s);
+    if constexpr (kTogether == 4) context.StoreFour(weights, sums);
+    if constexpr (kTogether == 1) *sums = weights[0];
+    if (column == 0) args.biases[place] = bias;
+  }
+}
+
 // Body of a launch of any number of threads, which share the weights of all layers. Samples are
 // added up in their order, to what the sums hold: bits do not depend on how samples are divided
 // over launches.
 template <class Context>
 DEEPPCR_DEVICE void SumParameterGradients(Context& context, const ParameterGradientArgs& args) {
-  const int64_t rows = args.rows, cols = args.cols, layer = rows * cols;
-  const int64_t threads = int64_t{context.num_clusters()} * context.num_threads();
-  for (int64_t at = int64_t{context.cluster()} * context.num_threads() + context.thread();
-       at < args.num_layers * layer; at += threads) {
-    const int64_t l = at / layer, row = at % layer / cols, column = at % cols;
-    float weight = args.weights[at], bias = column == 0 ? args.biases[l * rows + row] : 0.0F;
-    for (int64_t s = 0; s < args.num_samples; ++s) {
-      const float delta = args.deltas[(s * args.num_layers + l) * rows + row];
-      weight = fmaf(delta, args.inputs[s * args.input_stride + l * cols + column], weight);
-      bias += delta;
-    }
-    args.weights[at] = weight;
-    if (column == 0) args.biases[l * rows + row] = bias;
-  }
+  args.cols % 4 == 0 && args.input_stride % 4 == 0 ? SumOuterProducts<4>(context, args)
+                                                   : SumOuterProducts<1>(context, args);
 }
 
 }  // namespace deeppcr::cuda

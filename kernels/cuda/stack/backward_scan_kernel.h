@@ -12,14 +12,17 @@
 //   (4) every interval   g from its node on the chain down to its own end, then through its steps
 //                                                                           D^2 a step
 //
-// (3) and (4) are done for every column g of the sample, (1) and (2) once. Matrices are kept as
-// they are and multiplied by their columns: nothing is transposed. The input of the scan is a
+// (3) and (4) are done for every column g of the sample, (1) and (2) once, on the tensor cores and
+// as exact as floats (tile_matrix.h). Matrices are kept as they are and vectors multiplied by their
+// columns: nothing is transposed. The input of the scan is a
 // vector, so no product of matrices is made above the chain, nor for the node at the right end of a
 // level, which nothing follows. The shape depends on P alone.
 
 #include <cstdint>
 
+#include "kernels/cuda/loop/chain_copy.h"
 #include "kernels/cuda/loop/interval_tree.h"
+#include "kernels/cuda/math/tile_matrix.h"
 #include "kernels/cuda/math/warp_matrix.h"
 #include "kernels/cuda/runtime/device_code.h"
 #include "kernels/cuda/stack/backward_args.h"
@@ -34,8 +37,8 @@ namespace deeppcr::cuda {
 enum BackwardSite : int {
   kAfterBackwardSlopes,
   kAfterBackwardLevel,
-  kInsideBackwardProduct,
   kAfterBackwardTree,
+  kAfterBackwardCopies,
   kAfterBackwardChain,
   kNumBackwardSites,
 };
@@ -61,12 +64,15 @@ class BackwardScan {
   DEEPPCR_DEVICE void Run() {
     FormMatrices();
     // Every block goes through the nodes before its own by itself: it waits once until all nodes
-    // are formed, and not for one block after another. The warp of the block's last interval takes
-    // the first column.
+    // are formed, and not for one block after another.
+    CopyNodes<W * W>(
+        context_, 0, LastNode(), [&](int32_t j) { return ChainNode(j); }, memory_.ChainMatrix(0));
+    // Synchronises the cluster: from here on no block reads the memory of another, which may leave.
+    context_.SyncCluster(kAfterBackwardCopies);
+    // The warp of the block's last interval takes the first column.
     for (int32_t c = 0; c < args_.num_columns && count_ > 0; ++c)
       if (context_.warp() == (count_ - 1 + c) % warps_) WalkChain(c);
-    // Synchronises the cluster: from here on no block reads the memory of another, which may leave.
-    context_.SyncCluster(kAfterBackwardChain);
+    context_.SyncBlock(kAfterBackwardChain);
     for (int32_t at = context_.warp(); at < count_ * args_.num_columns; at += warps_)
       FinishInterval(at % count_, at / count_);
   }
@@ -112,8 +118,9 @@ class BackwardScan {
       context_.SyncBlock(kAfterBackwardLevel);
       const int32_t nodes = tree_.per_block >> level;
       for (int32_t j = context_.warp(); j < nodes && NeedsMatrix(level, j); j += warps_)
-        MultiplyInPlace<W>(context_, kInsideBackwardProduct, memory_.MatrixOfNode(level - 1, 2 * j),
-                           memory_.MatrixOfNode(level - 1, 2 * j + 1));
+        MultiplyMatrices<W>(context_, memory_.MatrixOfNode(level - 1, 2 * j),
+                            memory_.MatrixOfNode(level - 1, 2 * j + 1),
+                            memory_.MatrixOfNode(level, j));
       ++stages_;
     }
     context_.SyncCluster(kAfterBackwardTree);
@@ -149,48 +156,60 @@ class BackwardScan {
   DEEPPCR_DEVICE void StoreProduct(int32_t i) {
     const int32_t begin = BeginOf(i), end = EndOf(i);
     const float* slopes = memory_.Slopes(i) + context_.lane() % W;
-    float column[kColumnRows<W>];
-    FirstTangents<W>(context_, args_.stack, begin, *slopes, column);
-    for (int32_t l = begin + 1; l < end; ++l)
-      Tangents<W>(context_, args_.stack, l, slopes[(l - begin) * W], column);
-    StoreColumn<W>(context_, column, memory_.Matrix(i));
+    TileMatrix<W> tangents, first;
+    first.Load(context_, args_.stack.weights + int64_t{begin} * W * W);
+    tangents.SetIdentity(context_);
+    tangents.TakeScaled(context_, *slopes, first, args_.stack.residual);
+    RowPairs<W> next;
+    LoadPairs(AtMost(end - 1, begin + 1), next);
+    for (int32_t l = begin + 1; l < end; ++l) {
+      const RowPairs<W> layer = next;
+      LoadPairs(AtMost(end - 1, l + 1), next);
+      Tangents(context_, layer, slopes[(l - begin) * W], args_.stack.residual, tangents);
+    }
+    tangents.Store(context_, memory_.Matrix(i));
+  }
+  DEEPPCR_DEVICE void LoadPairs(int32_t l, RowPairs<W>& pairs) const {
+    const float* const weights = args_.stack.weights + int64_t{l} * W * W;
+    pairs.template Load<W>(
+        context_, [&](int at, float(&two)[2]) { context_.LoadConstants(weights + at, two); });
   }
 
   // ---- (3)
-  // Loads A^T of a node of the cluster on the chain.
-  DEEPPCR_DEVICE LayerPart<W> LoadNode(int32_t j) {
+  // The node on the chain that the block's last interval is of.
+  DEEPPCR_DEVICE int32_t LastNode() const {
+    return count_ == 0 ? 0 : (first_ + count_ - 1) >> chain_level_;
+  }
+  // The matrix of node j on the chain, in its block.
+  DEEPPCR_DEVICE const float* ChainNode(int32_t j) const {
     const int32_t end = (j + 1) << chain_level_;  // end of its intervals
     const int block = tree_.block_of(chain_level_, j);
-    return LoadTransposed<W>(context_,
-                             Remote(memory_.Matrix(end - 1 - block * tree_.per_block), block));
+    return Remote(memory_.Matrix(end - 1 - block * tree_.per_block), block);
   }
   DEEPPCR_DEVICE BackwardSweep<W, Context> SweepOf(int32_t column) {
     const int64_t sample = context_.cluster();
     return {context_, args_, sample, sample * args_.num_columns + column};
   }
   DEEPPCR_DEVICE void WalkChain(int32_t column) {
-    const int32_t own = first_ >> chain_level_, last = (first_ + count_ - 1) >> chain_level_;
+    const int32_t own = first_ >> chain_level_, last = LastNode();
     float g = SweepOf(column).FinalGradient();
-    LayerPart<W> nodes[kBackwardAhead<W>] = {};
-    DEEPPCR_UNROLL
-    for (int k = 0; k < kBackwardAhead<W> && last > 0; ++k)
-      nodes[k] = LoadNode(k < last ? k : last - 1);
-    for (int32_t chunk = 0; chunk < last; chunk += kBackwardAhead<W>) {
-      DEEPPCR_UNROLL
-      for (int k = 0; k < kBackwardAhead<W>; ++k) {
-        const int32_t j = chunk + k, next = j + kBackwardAhead<W>;
-        if (j >= last) break;
-        const LayerPart<W> node = nodes[k];
-        nodes[k] = LoadNode(next < last ? next : last - 1);
-        StorePrefix(j - own, column, g);
-        g = Multiply<W>(context_, node, g);
-        if (column == 0) ++stages_;
-      }
+    // A^T of the next node is on its way meanwhile; that behind the last is nobody's.
+    LayerPart<W> next = LoadTransposed<W>(context_, memory_.ChainMatrix(0));
+    const auto pass = [&](int32_t j) {
+      const LayerPart<W> node = next;
+      next = LoadTransposed<W>(context_, memory_.ChainMatrix(j + 1));
+      g = Multiply<W>(context_, node, g);
+    };
+    for (int32_t j = 0; j < own; ++j) pass(j);
+    for (int32_t j = own; j < last; ++j) {
+      StorePrefix(j - own, column, g);
+      pass(j);
     }
     StorePrefix(last - own, column, g);
+    if (column == 0) stages_ += last;
   }
   DEEPPCR_DEVICE void StorePrefix(int32_t k, int32_t column, float g) const {
-    if (k >= 0 && context_.lane() < W) memory_.Prefix(k, column)[context_.lane()] = g;
+    if (context_.lane() < W) memory_.Prefix(k, column)[context_.lane()] = g;
   }
 
   // ---- (4)

@@ -2,6 +2,8 @@
 """The workloads of the targets, as launches of kernels and the ways of these through their code.
 
 W1: a dense stack, L = 1024, D = 16, relu, C = 16: Newton by a cluster of 16 blocks of 4 warps.
+W3: the way back through such a stack, C = 8: a cluster of 16 blocks of 8
+    warps.
 W4: DDPM, L = 1000, D = 16, a residual denoiser of three blocks with H = 128, silu, C = 1.
 """
 
@@ -133,6 +135,14 @@ _NODES = (('node on the way up', Trips(r'k = warp;', 1)),
           ('two nodes of the chain', Trips('j = 1; j < last', 1)),
           ('way down', Trips(DOWN, 1)))
 
+# P = 128 over 16 blocks of 8 warps, three levels to the 16 nodes of the chain.
+_W3 = (Trips(r'l = BeginOf\(i\)', 2), Trips(r'l = begin \+ 1', 7), Trips('level = 1', 3),
+       Trips(r'begin = context\.thread', 1), Trips(r'j < own', _VECTOR_FMA * 15, 'FFMA'),
+       Trips(r'j < last', 0), Trips(r'level = chain_level_ - 1', 3), Trips(r'last \+ 1 - begin', 2))
+# Parameters: a layer's block has two warps, and a multiprocessor eight of the 1024 blocks.
+# Layers of an interval are read three times by the same block, of which the first time is from the L2.
+_W3_MEMORY = (('LDG', 'StoreProduct|Transposed', 'l1'), ('LD', '', 'dsmem'))
+
 WORKLOADS = (
     Workload('W1 sequential', 'L = 1024, D = 16, relu', (
         Launch('steps', ('sequential_kernel.cu',), 'SequentialKernelILi16', 'Relu', 1,
@@ -148,6 +158,17 @@ WORKLOADS = (
         hot=(
             ('layer of an interval', Trips('l = begin', 1)), *_NODES,
             ('update of an interval', Trips(r'i = warp_', 1, call='UpdateInterval')))),
+    Workload('W3 backward', 'C = 8: the scan with all deltas, then the gradients of parameters', (
+        Launch('scan', ('backward_kernel.cu',), 'BackwardScanKernelILi16ELb0', 'Relu', 8, _W3, _W3_MEMORY,
+               row=(('kernel', 'backward_scan'),)),
+        Launch('parameters', ('backward_kernel.cu',), 'ParameterGradientKernel', 'Relu', 16,
+               (Trips('share = context', 1), Trips(r's \+ 4 <= args', 0), Trips(r'; s < args', 1)), (), Route(('SumOuterProducts<1>',)))),
+        others=0, hot=(
+            ('slopes of four layers', Trips(r'l = BeginOf', 1)),
+            ('product with a layer', Trips(r'l = begin \+ 1', 1)),
+            ('node on the way up', Trips(r'j = context_\.warp', 1)),
+            ('two nodes of the chain', Trips(r'j < own', 1)),
+            ('four layers back', Trips(r'last \+ 1 - begin', 1)))),
     Workload('W4 sequential', 'L = 1000, D = 16, H = 128, silu', (
         Launch('steps', _DIFFUSION, 'HeldSequentialKernel', 'Silu', 16,
                (Trips(r'l = args\.begin', 1000), Trips(_BLOCKS, 0)) + _PANELS, (), _STEPS,
@@ -184,6 +205,8 @@ class Ceiling:
 CEILINGS = (
     Ceiling('W1 sequential', '', 'spill', 0),
     Ceiling('W1 Newton', '', 'spill', 0),
+    Ceiling('W3 backward', '', 'spill', 0),
+    Ceiling('W3 backward', r'l = begin \+ 1', 'LDG.64', 8),
     Ceiling('W4 sequential', '', 'spill', 20),  # weights that a thread holds from step to step
     Ceiling('W4 Newton', 'begin = 0', 'spill', 32),
     # Addresses, read once a step of some 50,000 cycles.

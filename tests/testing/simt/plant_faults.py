@@ -102,7 +102,7 @@ FAULTS = {
         ),
     },
     "stack/backward_kernel.h": {
-        "SumWithoutLastSample": ("for (int64_t s = 0; |s < args.num_samples", "s + 1 < args.num_samples"),
+        "SumWithoutLastSample": ("for (; |s < args.num_samples", "s + 1 < args.num_samples"),
     },
     "math/dense_back_kernel.h": {
         "OutputCotangentsOfFirstColumn": (
