@@ -55,8 +55,8 @@ def _chain(nodes, threads):
     """The nodes of the chain of the last block, copied by its threads, four times four floats each at a
     time, and walked by a warp."""
     rounds = [-(-count * floats // (16 * threads)) for count, floats in ((nodes - 2, 256), (nodes - 1, 80))]
-    return (Trips(r'begin = context_\.thread', rounds[0], call=r'CopyNodes<W'),
-            Trips(r'begin = context_\.thread', rounds[1], call='CopyNodes<kNum'),
+    return (Trips(r'begin = context\.thread', rounds[0], call=r'CopyNodes<W'),
+            Trips(r'begin = context\.thread', rounds[1], call='CopyNodes<kNum'),
             Trips(r'v = warp_', 1, warps=1,
                   inner=(Trips(r'j = 1; j < last', _VECTOR_FMA * (nodes - 2), 'FFMA'),)))
 
@@ -160,7 +160,7 @@ WORKLOADS = (
             ('update of an interval', Trips(r'i = warp_', 1, call='UpdateInterval')))),
     Workload('W3 backward', 'C = 8: the scan with all deltas, then the gradients of parameters', (
         Launch('scan', ('backward_kernel.cu',), 'BackwardScanKernelILi16ELb0', 'Relu', 8, _W3, _W3_MEMORY,
-               row=(('kernel', 'backward_scan'),)),
+               row=(('kernel', 'backward_scan'), ('shooting_interval', 8), ('warps', 8))),
         Launch('parameters', ('backward_kernel.cu',), 'ParameterGradientKernel', 'Relu', 16,
                (Trips('share = context', 1), Trips(r's \+ 4 <= args', 0), Trips(r'; s < args', 1)), (), Route(('SumOuterProducts<1>',)))),
         others=0, hot=(
@@ -218,7 +218,7 @@ CEILINGS = (
     Ceiling('W1 Newton', _PASSES, 'cluster barrier', 2),
     Ceiling('W1 Newton', _PASSES, 'LD.32', 11),
     Ceiling('W1 Newton', r'k = warp;', 'LD.32', 0),  # the nodes of a block lie in its own memory
-    Ceiling('W1 Newton', r'begin = context_\.thread', 'LD.128', 4),
-    Ceiling('W1 Newton', r'begin = context_\.thread', 'LD.32', 0),
+    Ceiling('W1 Newton', r'begin = context\.thread', 'LD.128', 4),
+    Ceiling('W1 Newton', r'begin = context\.thread', 'LD.32', 0),
     Ceiling('W4 Newton', _GROUPS, 'LDS.128', 0.34, 'FFMA'),
 )
