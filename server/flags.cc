@@ -67,7 +67,8 @@ void AddModelFlags(std::vector<FlagSpec>& specs) {
                          "measure at every load; prefer a plan.json, or an older plan, that fits; "
                          "require a plan.json that fits, or the load fails."));
   specs.push_back(Text("plan_cache_dir", "directory", &C::plan_cache_dir,
-                       "Measured plans are kept here. Without it they end with the server."));
+                       "Measured plans are kept here, and code that a GPU runs of step programs. "
+                       "Without it they end with the server."));
   specs.push_back(Integer("max_model_bytes", "bytes", 1024, int64_t{1} << 40, &C::max_model_bytes,
                           "Largest weights file that is loaded."));
   specs.push_back(

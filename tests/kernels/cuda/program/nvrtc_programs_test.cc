@@ -11,7 +11,10 @@
 
 #include "kernels/cuda/program/source.h"
 #include "kernels/cuda/runtime/nvrtc.h"
+#include "kernels/program/denoiser_program.h"
+#include "kernels/program/optimize.h"
 #include "tests/kernels/cuda/program/random_program.h"
+#include "tests/testing/random_diffusion.h"
 
 namespace deeppcr::testing {
 namespace {
@@ -24,10 +27,9 @@ int NumPrograms() {
 // Of so many programs one is compiled to the end.
 constexpr int kWhole = 40;
 
-std::string SourceOf(const ProgramOnExecutor& system) {
-  const cuda::ProgramSection& section = system.section();
+std::string SourceOf(const cuda::ProgramSection& section, int rows) {
   return cuda::SourceOf({section.instructions, static_cast<size_t>(section.count)},
-                        {.rows = system.rows_per_step(), .clusters = true, .guesses = true});
+                        {.rows = rows, .clusters = true, .guesses = true});
 }
 
 TEST(NvrtcProgramsTest, Compile) {
@@ -42,7 +44,7 @@ TEST(NvrtcProgramsTest, Compile) {
       continue;
     }
     ASSERT_TRUE(system.status().ok()) << system.status();
-    const std::string source = SourceOf(system);
+    const std::string source = SourceOf(system.section(), system.rows_per_step());
     const auto code = cuda::CompileForDevice(source, 90, cuda::CodeForm::kNone, nullptr);
     ASSERT_TRUE(code.ok()) << code.status() << "\n" << source;
     ++checked;
@@ -63,6 +65,31 @@ TEST(NvrtcProgramsTest, Compile) {
               checked, refused, compiled, seconds / std::max(compiled, 1), longest);
   EXPECT_GE(checked, NumPrograms() * 4 / 5);
   EXPECT_GE(compiled, NumPrograms() / kWhole / 2);
+}
+
+// Denoisers of the size that is served, as programs: those that a graph describes are like them.
+TEST(NvrtcProgramsTest, DenoisersCompile) {
+  if (const auto version = cuda::NvrtcVersion(); !version.ok()) GTEST_SKIP() << version.status();
+  for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp}) {
+    const RandomDiffusion denoiser({.kind = kind,
+                                    .state_dim = 16,
+                                    .hidden_dim = 128,
+                                    .num_blocks = 3,
+                                    .num_classes = 10});
+    const program::Program written = *program::ProgramOfDenoiser(denoiser.spec());
+    const program::Program optimized = *program::Optimize(written, program::kNoLimits);
+    const auto device = simt::NewSimtDevice({});
+    const auto model = cuda::ProgramModel::Upload(
+        *device, program::WithProgram(denoiser.spec(), optimized), {});
+    ASSERT_TRUE(model.ok()) << model.status();
+    const cuda::ProgramSection& section = model->view().section;
+    const auto start = std::chrono::steady_clock::now();
+    const auto code = cuda::CompileForDevice(SourceOf(section, model->rows_per_step()), 90,
+                                             cuda::CodeForm::kCubin, nullptr);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    ASSERT_TRUE(code.ok()) << code.status();
+    std::printf("%d instructions: %.1f s, %zu bytes\n", section.count, took.count(), code->size());
+  }
 }
 
 }  // namespace
