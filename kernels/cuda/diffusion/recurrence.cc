@@ -2,9 +2,9 @@
 #include "kernels/cuda/diffusion/recurrence.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "kernels/base/status_macros.h"
+#include "kernels/cuda/diffusion/process_recurrence.h"
 #include "kernels/cuda/diffusion/wide_propagation.h"
 #include "kernels/cuda/loop/block_shape.h"
 #include "kernels/cuda/loop/device_loop.h"
@@ -26,22 +26,16 @@ int64_t TapeFloats(const LaunchLimits& device, const DiffusionModel& model,
          DenoiserTape::Floats(model.view().denoiser);
 }
 
-class DiffusionRecurrence final : public BlockRecurrence<DiffusionView> {
+class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView> {
  public:
   DiffusionRecurrence(Workspace& work, const DiffusionModel& model)
-      : BlockRecurrence(work), model_(model), step_noise_(work.sizes.group) {}
+      : ReverseProcessRecurrence(work, model.initial_scale()), model_(model) {}
 
   absl::Status Allocate() override {
+    DEEPPCR_RETURN_IF_ERROR(ReverseProcessRecurrence::Allocate());
     const SpaceSizes& sizes = work_.sizes;
-    const int64_t group = sizes.group, dim = sizes.shape.state_dim;
-    const int64_t hidden = model_.view().denoiser.hidden_dim;
-    DEEPPCR_RETURN_IF_ERROR(work_.Take(&sources_, MemoryKind::kMapped, group));
-    DEEPPCR_RETURN_IF_ERROR(work_.Take(&initial_noise_, MemoryKind::kMapped, group * dim));
-    DEEPPCR_RETURN_IF_ERROR(
-        work_.Take(&noise_, MemoryKind::kDevice, group * sizes.shape.num_steps * dim));
+    const int64_t group = sizes.group, hidden = model_.view().denoiser.hidden_dim;
     DEEPPCR_RETURN_IF_ERROR(work_.Take(&table_of_, MemoryKind::kDevice, group));
-    DEEPPCR_RETURN_IF_ERROR(
-        work_.Take(&coarse_, MemoryKind::kDevice, sizes.iterative * sizes.intervals * work_.width));
     if (model_.is_resident())
       DEEPPCR_RETURN_IF_ERROR(
           work_.Take(&tape_, MemoryKind::kDevice, TapeFloats(work_.limits, model_, sizes)));
@@ -60,69 +54,16 @@ class DiffusionRecurrence final : public BlockRecurrence<DiffusionView> {
   }
 
   void Encode(int32_t sample, const SampleInput& input) override {
-    const SystemShape& shape = work_.shape;
-    const bool own_table = model_.tables_per_sample();
-    sources_.data()[sample] = {.seed = input.seed,
-                               .sample = input.sample,
-                               .table = own_table               ? sample
-                                        : shape.num_classes > 0 ? input.label
-                                                                : 0,
-                               .given_initial_noise = input.initial_noise != nullptr,
-                               .given_step_noise = input.step_noise != nullptr};
-    step_noise_[sample] = input.step_noise;
-    if (input.initial_noise != nullptr)
-      std::copy_n(input.initial_noise, shape.state_dim,
-                  initial_noise_.data() + sample * shape.state_dim);
+    const bool own_table = model_.tables_per_sample(), has_classes = work_.shape.num_classes > 0;
+    EncodeNoise(sample, input, own_table ? sample : has_classes ? input.label : 0);
     const int64_t hidden = model_.view().denoiser.hidden_dim;
-    if (own_table && shape.num_classes > 0)
+    if (own_table && has_classes)
       std::copy_n(model_.class_embedding().data() + input.label * hidden, hidden,
                   conditions_.data() + sample * hidden);
   }
-
-  PassCount GuessCoarse() override {
-    work_.guess = {.states = coarse_.data()};
-    PassCount cost;
-    cost.columns = 1;
-    for (int64_t l = 0; l < work_.shape.num_steps; l += CoarseStride(work_.shape.num_steps))
-      ++cost.stages;
-    return cost;
-  }
-  // Falls back to the constant guess: no map is fitted for diffusion models.
-  void GuessAffine() override { work_.guess = {}; }
-
   void LaunchEncode(int32_t num_samples) override {
-    const SystemShape& shape = work_.shape;
-    const int64_t floats = shape.num_steps * shape.state_dim;
-    for (int32_t b = 0; b < num_samples; ++b) {
-      if (step_noise_[b] != nullptr)
-        work_.stream->CopyToDevice(noise_.data() + b * floats, step_noise_[b],
-                                   static_cast<size_t>(floats) * sizeof(float));
-    }
-    work_.stream->Launch(NoiseArgs{.num_samples = num_samples,
-                                   .state_dim = static_cast<int32_t>(shape.state_dim),
-                                   .width = work_.width,
-                                   .num_steps = shape.num_steps,
-                                   .initial_scale = model_.initial_scale(),
-                                   .sources = sources_.data(),
-                                   .initial_noise = initial_noise_.data(),
-                                   .initial_states = work_.initial.data(),
-                                   .noise = noise_.data(),
-                                   .table_of = table_of_.data()});
+    LaunchNoise(num_samples, table_of_.data());
     if (model_.tables_per_sample()) LaunchModulation(num_samples);
-  }
-
-  void LaunchGuess(int32_t num_samples) override {
-    if (work_.guess.states != coarse_.data() || coarse_.size() == 0) return;
-    const DiffusionView process = ProcessFrom(0);
-    work_.stream->Launch(
-        CoarseArgs<DiffusionView>{.process = process,
-                                  .num_blocks = ChooseTeams(process, 1, work_.limits).num_blocks,
-                                  .shooting_interval = static_cast<int32_t>(work_.interval),
-                                  .num_intervals = static_cast<int32_t>(work_.intervals),
-                                  .initial_states = work_.initial.data(),
-                                  .guesses = coarse_.data(),
-                                  .staged_floats = StagedFloats(process, work_.limits)},
-        num_samples);
   }
 
   void LaunchPropagation(const Propagation& propagation) override {
@@ -138,7 +79,7 @@ class DiffusionRecurrence final : public BlockRecurrence<DiffusionView> {
  private:
   DiffusionView ProcessFrom(int64_t first) const override {
     DiffusionView view = model_.view();
-    view.noise = noise_.data() + first * work_.shape.num_steps * work_.shape.state_dim;
+    view.noise = NoiseFrom(first);
     view.table_of = table_of_.data() + first;
     if (model_.tables_per_sample()) view.tables = tables_.data();
     return view;
@@ -170,14 +111,12 @@ class DiffusionRecurrence final : public BlockRecurrence<DiffusionView> {
   }
 
   const DiffusionModel& model_;
-  WidePropagation wide_;                  // for a wide denoiser
-  DeviceBuffer<float> tape_;              // of a resident one
-  std::vector<const float*> step_noise_;  // the caller's, or null
-  // Mapped memory: [G], [G, D], [G, H].
-  DeviceBuffer<NoiseSource> sources_;
-  DeviceBuffer<float> initial_noise_, conditions_;
-  // Device memory: [G, L, D], [G, L, modulation_floats], [iterative, P, W], [G].
-  DeviceBuffer<float> noise_, tables_, coarse_;
+  WidePropagation wide_;      // for a wide denoiser
+  DeviceBuffer<float> tape_;  // of a resident one
+  // Mapped memory: [G, H].
+  DeviceBuffer<float> conditions_;
+  // Device memory: [G, L, modulation_floats], [G].
+  DeviceBuffer<float> tables_;
   DeviceBuffer<int32_t> table_of_;
 };
 

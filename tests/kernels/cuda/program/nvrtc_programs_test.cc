@@ -71,16 +71,13 @@ TEST(NvrtcProgramsTest, Compile) {
 TEST(NvrtcProgramsTest, DenoisersCompile) {
   if (const auto version = cuda::NvrtcVersion(); !version.ok()) GTEST_SKIP() << version.status();
   for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp}) {
-    const RandomDiffusion denoiser({.kind = kind,
-                                    .state_dim = 16,
-                                    .hidden_dim = 128,
-                                    .num_blocks = 3,
-                                    .num_classes = 10});
+    const RandomDiffusion denoiser(
+        {.kind = kind, .state_dim = 16, .hidden_dim = 128, .num_blocks = 3, .num_classes = 10});
     const program::Program written = *program::ProgramOfDenoiser(denoiser.spec());
     const program::Program optimized = *program::Optimize(written, program::kNoLimits);
     const auto device = simt::NewSimtDevice({});
-    const auto model = cuda::ProgramModel::Upload(
-        *device, program::WithProgram(denoiser.spec(), optimized), {});
+    const auto model =
+        cuda::ProgramModel::Upload(*device, program::WithProgram(denoiser.spec(), optimized), {});
     ASSERT_TRUE(model.ok()) << model.status();
     const cuda::ProgramSection& section = model->view().section;
     const auto start = std::chrono::steady_clock::now();
