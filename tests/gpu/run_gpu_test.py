@@ -456,12 +456,14 @@ class DeclarationTest(unittest.TestCase):
         for kernel, _ in steps.PROFILED:
             self.assertRegex(sources, rf'\b{kernel}\(const ', kernel)
 
-    def test_cublas_is_found_in_the_wheels_of_pytorch(self):
-        with tempfile.TemporaryDirectory() as folder:
-            wheel = pathlib.Path(folder) / 'nvidia/cu13/lib'
-            wheel.mkdir(parents=True)
-            (wheel / 'libcublas.so.13').touch()
-            self.assertIn(str(wheel), steps.library_folders('', {folder}))
+    def test_libraries_are_found_in_the_wheels_of_pytorch(self):
+        for place, library in (('nvidia/cu13/lib', 'libcublas.so.13'), ('nvidia/cuda_nvrtc/lib', 'libnvrtc.so.12')):
+            with tempfile.TemporaryDirectory() as folder:
+                wheel = pathlib.Path(folder) / place
+                wheel.mkdir(parents=True)
+                self.assertEqual(steps.library_folders('', {folder}), [])
+                (wheel / library).touch()
+                self.assertEqual(steps.library_folders('', {folder}), [str(wheel)])
 
     def test_benchmarks_have_the_names_of_the_model(self):
         source = (HERE / 'micro_trial.cu').read_text()

@@ -56,13 +56,14 @@ def packages():
 
 
 def library_folders(nvcc, sites):
-    """Where cuBLAS may lie: beside the compiler, or in the wheels that PyTorch brings."""
+    """Where cuBLAS and NVRTC may lie: beside the compiler, or in the wheels that PyTorch brings."""
     beside = [str(pathlib.Path(nvcc).resolve().parents[1] / 'lib64')] if nvcc else []
     folders = []
     for folder in sorted(filter(None, sites)):
         for pattern in ('nvidia/cu*/lib', 'nvidia/cublas/lib', 'nvidia/*/lib'):
             folders += sorted(glob.glob(f'{folder}/{pattern}'))
-    return beside + [f for f in dict.fromkeys(folders) if glob.glob(f'{f}/libcublas*.so*')]
+    return beside + [f for f in dict.fromkeys(folders)
+                     if glob.glob(f'{f}/libcublas*.so*') or glob.glob(f'{f}/libnvrtc*.so*')]
 
 
 def environment(nvcc):
