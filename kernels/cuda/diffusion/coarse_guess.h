@@ -44,54 +44,108 @@ constexpr int SampleDim(const Process& process) {
   }
 }
 
-// The coefficients and the noise of the steps from one evaluation to the next, the first being
-// step 0: in global memory.
-struct HoldsInPlace {
-  const HoldCoefficients* holds;
-  const float* noise;
-  int dim;
+// What an element of a state keeps from one evaluation to the next.
+struct HeldElement {
+  float x0, clipped, scale;  // scale: of the noise
 
-  DEEPPCR_DEVICE HoldCoefficients Hold(int32_t k) const { return holds[k]; }
-  DEEPPCR_DEVICE float Noise(int32_t k, int i) const { return noise[int64_t{k} * dim + i]; }
+  // A step with this x0 takes z to hold.z z + Offset(hold).
+  DEEPPCR_DEVICE float Offset(const HoldCoefficients& hold) const {
+    return fmaf(hold.clipped, clipped, hold.raw * x0);
+  }
+  DEEPPCR_DEVICE float Offset(const HoldCoefficients& hold, float noise) const {
+    const float offset = Offset(hold);
+    return hold.sigma != 0.0F ? fmaf(hold.sigma, scale * noise, offset) : offset;
+  }
 };
 
-// The same in a block's shared memory, to which they are copied while the network is evaluated:
-// from the L2, every step would wait for them.
+// The coefficients and the noise of the steps from one evaluation to the next, the first being
+// step 0.
+struct Holds {
+  const HoldCoefficients* coefficients;
+  const float* noise;  // [steps, dim]
+  int dim;
+};
+
+// A guess may be wrong, but not useless.
+DEEPPCR_DEVICE void SetFinite(float next, float* element) {
+  if (isfinite(next)) *element = next;
+}
+
+// Steps between two evaluations in a block's shared memory: their data is copied there while the
+// network is evaluated; then all threads make what a step adds to each element, and the threads
+// that have an element no more than the recurrence. One after another, by these threads and from
+// the L2, all of that would be waited for.
 template <class Context>
 class StagedHolds {
  public:
   static constexpr int kHoldFloats = sizeof(HoldCoefficients) / sizeof(float);
-  // Floats for one step. In memory: holds [every, kHoldFloats], noise [every, dim].
+  // Floats for one step. In memory: coefficients [every, kHoldFloats]; noise, then what steps add,
+  // then states, [every, dim].
   static constexpr int64_t Floats(int dim) { return kHoldFloats + int64_t{dim}; }
 
   DEEPPCR_DEVICE StagedHolds(Context& context, float* memory, int64_t every, int dim)
-      : context_(context), holds_(memory), noise_(memory + every * kHoldFloats), dim_(dim) {}
+      : context_(context), holds_(memory), elements_(memory + every * kHoldFloats), dim_(dim) {}
 
   // Begins to copy `count` steps, by all threads of the block.
-  DEEPPCR_DEVICE void Begin(const HoldsInPlace& from, int32_t count) {
+  DEEPPCR_DEVICE void Begin(const Holds& from, int32_t count) {
     static_assert(kHoldFloats == 4, "copied in one piece");
     for (int k = context_.thread(); k < count; k += context_.num_threads())
-      context_.template CopyAsync<4>(&from.holds[k].z, holds_ + k * kHoldFloats);
+      context_.template CopyAsync<4>(&from.coefficients[k].z, holds_ + k * kHoldFloats);
     for (int at = context_.thread(); at < count * dim_; at += context_.num_threads())
-      context_.template CopyAsync<1>(from.noise + at, noise_ + at);
+      context_.template CopyAsync<1>(from.noise + at, elements_ + at);
     context_.CommitCopies();
   }
-  DEEPPCR_DEVICE void Wait() {
+  // Takes z [dim] through the steps; every thread may ask for held(i), which z does not change.
+  template <class Held>
+  DEEPPCR_DEVICE void Run(int32_t count, const Held& held, float* z) {
     context_.template WaitForCopies<0>();
     context_.SyncBlock(kAfterHolds);
+    for (int at = context_.thread(); at < count * dim_; at += context_.num_threads()) {
+      const auto k = static_cast<int32_t>(static_cast<uint32_t>(at) / static_cast<uint32_t>(dim_));
+      float four[kHoldFloats];
+      context_.LoadFour(holds_ + k * kHoldFloats, four);
+      const HoldCoefficients hold = {four[0], four[1], four[2], four[3]};
+      elements_[at] = held(at - k * dim_).Offset(hold, elements_[at]);
+    }
+    context_.SyncBlock(kAfterOffsets);
+    for (int i = context_.thread(); i < dim_; i += context_.num_threads()) Walk(count, i, &z[i]);
+    context_.SyncBlock(kAfterHeldStates);
   }
-
-  DEEPPCR_DEVICE HoldCoefficients Hold(int32_t k) const {
-    float four[kHoldFloats];
-    context_.LoadFour(holds_ + k * kHoldFloats, four);
-    return {four[0], four[1], four[2], four[3]};
-  }
-  DEEPPCR_DEVICE float Noise(int32_t k, int i) const { return noise_[k * dim_ + i]; }
+  // Element i behind step k, after Run.
+  DEEPPCR_DEVICE float State(int32_t k, int i) const { return elements_[k * dim_ + i]; }
 
  private:
+  DEEPPCR_DEVICE void Walk(int32_t count, int i, float* z) {
+    float state = *z;
+    const float* factor = holds_;
+    float* element = elements_ + i;
+    const auto take = [&](auto steps) {
+      float factors[steps.value], offsets[steps.value];
+      DEEPPCR_UNROLL
+      for (int k = 0; k < steps.value; ++k) {
+        factors[k] = factor[k * kHoldFloats];
+        offsets[k] = element[k * dim_];
+      }
+      DEEPPCR_UNROLL
+      for (int k = 0; k < steps.value; ++k) {
+        SetFinite(fmaf(factors[k], state, offsets[k]), &state);
+        element[k * dim_] = state;
+      }
+      factor += steps.value * kHoldFloats;
+      element += steps.value * dim_;
+    };
+    int32_t k = 0;
+    DEEPPCR_AS_WRITTEN
+    for (; k + kHeldSteps <= count; k += kHeldSteps)
+      take(std::integral_constant<int, kHeldSteps>());
+    DEEPPCR_AS_WRITTEN
+    for (; k < count; ++k) take(std::integral_constant<int, 1>());
+    *z = state;
+  }
+
   Context& context_;
   float* const holds_;
-  float* const noise_;
+  float* const elements_;
   const int dim_;
 };
 
@@ -101,74 +155,60 @@ constexpr int64_t FirstStagedFloat(const Process& process) {
   return (int64_t{process.StepFloats(1)} + process.width + 3) / 4 * 4;
 }
 
-// What an element of a state keeps from one evaluation to the next.
-struct HeldElement {
-  float x0, clipped, scale;  // scale: of the noise
-
-  DEEPPCR_DEVICE float Next(const HoldCoefficients& hold, float z) const {
-    return fmaf(hold.clipped, clipped, fmaf(hold.raw, x0, hold.z * z));
+// Stores the guesses of intervals that end within `count` steps from step `begin` on, by all
+// threads of the block.
+template <class Process, class Context>
+DEEPPCR_DEVICE void StoreGuesses(Context& context, const CoarseArgs<Process>& args,
+                                 const StagedHolds<Context>& staged, int64_t begin, int32_t count,
+                                 int dim, float* guesses) {
+  const auto width = static_cast<uint32_t>(args.process.width);
+  const auto interval = static_cast<uint32_t>(args.shooting_interval);
+  const auto first = static_cast<uint32_t>(begin), end = first + static_cast<uint32_t>(count);
+  const uint32_t p = first / interval;
+  const bool last = end == args.process.num_steps;
+  const uint32_t ends = (last ? args.num_intervals : end / interval) - p;
+  for (uint32_t at = context.thread(); at < ends * width; at += context.num_threads()) {
+    const uint32_t j = at / width, i = at - j * width;
+    const uint32_t behind = (p + j + 1) * interval < end ? (p + j + 1) * interval : end;
+    const bool real = i < static_cast<uint32_t>(dim);
+    guesses[p * width + at] =
+        real ? staged.State(static_cast<int32_t>(behind - first) - 1, static_cast<int>(i)) : 0.0F;
   }
-};
-
-// A guess may be wrong, but not useless.
-DEEPPCR_DEVICE void SetFinite(float next, float* element) {
-  if (isfinite(next)) *element = next;
 }
 
 // Takes element i of a state through `count` steps from step `begin` on with one x0, and with it
-// the element of the memory `c`, where the sampler carries one; `guesses` may be null. The
-// coefficients and the noise of several steps are loaded before the first of these: one after
-// another, each would be waited for.
-template <class Process, class Holds>
-DEEPPCR_DEVICE void HoldElement(const CoarseArgs<Process>& args, const Holds& source, int64_t begin,
+// the element of the memory `c`, where the sampler carries one; `guesses` may be null.
+template <class Process>
+DEEPPCR_DEVICE void HoldElement(const CoarseArgs<Process>& args, const Holds& holds, int64_t begin,
                                 int32_t count, const HeldElement& held, int i, bool real, float* z,
                                 float* c, float* guesses) {
   const Process& process = args.process;
   const int64_t interval = begin / args.shooting_interval;
-  float* const to = guesses == nullptr ? nullptr : guesses + interval * process.width + i;
-  int32_t at = 0;  // place of the next guess
+  float* to = guesses == nullptr ? nullptr : guesses + interval * process.width + i;
   // Steps that are left of the interval.
   auto left = static_cast<int32_t>((interval + 1) * args.shooting_interval - begin);
   float state = *z;
-  const auto store = [&] {
-    to[at] = state;
+  for (int32_t k = 0; k < count; ++k) {
+    const HoldCoefficients hold = holds.coefficients[k];
+    const float noise = real ? holds.noise[int64_t{k} * holds.dim + i] : 0.0F;
+    float next = fmaf(hold.z, state, held.Offset(hold, noise));
     if constexpr (Process::kAnySampler) {
-      if (c != nullptr) to[at + process.sample_dim] = *c;
-    }
-  };
-  const auto take = [&](auto steps, int32_t first) {
-    HoldCoefficients holds[steps.value];
-    float noise[steps.value];
-    DEEPPCR_UNROLL
-    for (int k = 0; k < steps.value; ++k) {
-      holds[k] = source.Hold(first + k);
-      noise[k] = real ? source.Noise(first + k, i) : 0.0F;
-    }
-    DEEPPCR_UNROLL
-    for (int k = 0; k < steps.value; ++k) {
-      const HoldCoefficients& hold = holds[k];
-      float next = held.Next(hold, state);
-      if (real && hold.sigma != 0.0F) next = fmaf(hold.sigma, held.scale * noise[k], next);
-      if constexpr (Process::kAnySampler) {
-        if (c != nullptr) {
-          const MemoryHold& memory = process.memory_holds[begin + first + k];
-          next = fmaf(memory.recall, *c, next);
-          SetFinite(held.Next(memory.next, state), c);
-        }
+      if (c != nullptr) {
+        const MemoryHold& memory = process.memory_holds[begin + k];
+        next = fmaf(memory.recall, *c, next);
+        SetFinite(fmaf(memory.next.z, state, held.Offset(memory.next)), c);
       }
-      SetFinite(next, &state);
-      const bool ends = --left == 0;
-      if (ends && to != nullptr) store();
-      at += ends ? process.width : 0;
-      left = ends ? args.shooting_interval : left;
     }
-  };
-  int32_t k = 0;
-  for (; k + kHeldSteps <= count; k += kHeldSteps)
-    take(std::integral_constant<int, kHeldSteps>{}, k);
-  for (; k < count; ++k) take(std::integral_constant<int, 1>{}, k);
-  const bool last = begin + count == process.num_steps && left < args.shooting_interval;
-  if (last && to != nullptr) store();
+    SetFinite(next, &state);
+    if (--left > 0 && begin + k + 1 < process.num_steps) continue;
+    left = args.shooting_interval;
+    if (to == nullptr) continue;
+    *to = state;
+    if constexpr (Process::kAnySampler) {
+      if (c != nullptr) to[process.sample_dim] = *c;
+    }
+    to += process.width;
+  }
   *z = state;
 }
 
@@ -195,25 +235,27 @@ DEEPPCR_DEVICE void GuessSample(const Team& team, const CoarseArgs<Process>& arg
     PlaceState(context, z, 0, step, carries ? dim : width);
     const int64_t rest = process.num_steps - begin;
     const auto count = static_cast<int32_t>(every < rest ? every : rest);
-    const HoldsInPlace in_place = {process.holds + begin, steps.Noise(begin), dim};
+    const Holds holds = {process.holds + begin, steps.Noise(begin), dim};
     team.Sync(kAfterCoarseState);
-    if (args.staged_floats > 0) staged.Begin(in_place, count);
+    if (args.staged_floats > 0) staged.Begin(holds, count);
     step.Predict(steps.At(begin));
     const ReverseCoefficients at = process.CoefficientsOf(begin);
-    if (args.staged_floats > 0) staged.Wait();
+    const auto held = [&](int i) {
+      const float x0 = fmaf(at.x0_m, step.Prediction(i), at.x0_z * z[i]);
+      HeldElement element = {x0, step.Clip(x0), 1.0F};
+      if constexpr (Process::kAnySampler) element.scale = step.NoiseScaleOf(begin, i);
+      return element;
+    };
+    if (args.staged_floats > 0) {
+      staged.Run(count, held, z);
+      if (guesses != nullptr) StoreGuesses(context, args, staged, begin, count, dim, guesses);
+      continue;
+    }
     for (int i = context.thread(); i < width; i += context.num_threads()) {
       const bool real = i < dim;
       if (carries && !real && i < process.state_dim) continue;
-      const float m = real ? step.Prediction(i) : 0.0F;
-      const float x0 = fmaf(at.x0_m, m, at.x0_z * z[i]);
-      HeldElement held = {x0, step.Clip(x0), 1.0F};
-      if constexpr (Process::kAnySampler) {
-        if (real) held.scale = step.NoiseScaleOf(begin, i);
-      }
-      float* const c = carries && real ? &z[i + dim] : nullptr;
-      args.staged_floats > 0
-          ? HoldElement(args, staged, begin, count, held, i, real, &z[i], c, guesses)
-          : HoldElement(args, in_place, begin, count, held, i, real, &z[i], c, guesses);
+      HoldElement(args, holds, begin, count, real ? held(i) : HeldElement{}, i, real, &z[i],
+                  carries && real ? &z[i + dim] : nullptr, guesses);
     }
   }
 }

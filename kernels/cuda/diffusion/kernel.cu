@@ -58,7 +58,7 @@ cudaError_t PrepareDiffusion(int shared_bytes) {
 cudaError_t LaunchBlocks(const BlockSequentialArgs<DiffusionView>& args, int num_samples,
                          cudaStream_t stream) {
   if (args.team.samples == 1 && HoldsLayers(args.process, args.team.num_blocks, kMaxBlockWarps))
-    return LaunchSteps(HeldSequentialKernel, args, num_samples, StepBytes(args.process, 1), stream);
+    return LaunchSteps(HeldSequentialKernel, args, num_samples, HeldBytes(args.process), stream);
   if (args.team.samples == 1) return LaunchBlockSequential(args, num_samples, stream);
   return LaunchTeams(BatchKernel, ClusterBatchKernel, args, args.team.num_blocks,
                      args.team.teams(num_samples), StepBytes(args.process, args.team.samples),
@@ -74,8 +74,7 @@ cudaError_t LaunchBlocks(const ExpansionArgs<DiffusionView>& args, int num_sampl
 }
 cudaError_t LaunchBlocks(const DiffusionCoarseArgs& args, int num_samples, cudaStream_t stream) {
   if (HoldsLayers(args.process, args.num_blocks, kMaxBlockWarps))
-    return LaunchSteps(HeldCoarseKernel, args, num_samples,
-                       CoarseBytes(args.process, args.staged_floats), stream);
+    return LaunchSteps(HeldCoarseKernel, args, num_samples, HeldBytes(args), stream);
   return LaunchTeams(CoarseKernel, ClusterCoarseKernel, args, args.num_blocks, num_samples,
                      CoarseBytes(args.process, args.staged_floats), stream);
 }

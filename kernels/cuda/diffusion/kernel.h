@@ -49,12 +49,9 @@ struct DiffusionView {
   DEEPPCR_DEVICE auto NewSoleStep(const Team& team, float* memory) const {
     return DenoiserStep<1, Team, StepRowsAre::kStates>(team, denoiser, memory, 1, false);
   }
-  // Step of one state by a block with the weights in registers: see HeldLayers.
+  // Step of one state by a block with the weights in registers and shared memory: see HeldLayers.
   template <class Team>
-  DEEPPCR_DEVICE auto NewHeldStep(const Team& team, float* memory) const {
-    return DenoiserStep<1, Team, StepRowsAre::kStates, HeldLayers>(team, denoiser, memory, 1,
-                                                                   false);
-  }
+  using HeldStep = DenoiserStep<1, Team, StepRowsAre::kStates, HeldLayers>;
   template <int S, class Team>
   DEEPPCR_DEVICE DenoiserStep<S, Team> NewStep(const Team& team, float* memory, int rows,
                                                bool probes) const {
@@ -106,11 +103,21 @@ DEEPPCR_DEVICE SampleSteps DiffusionView::StepsOf(int64_t sample, int32_t draw) 
   return SampleSteps(*this, sample, draw);
 }
 
+// Float of a block's shared memory at which HeldLayers have their copies: behind all else.
+constexpr int64_t FirstHeldFloat(const DiffusionView& process) {
+  return (process.StepFloats(1) + 3) / 4 * 4;
+}
+constexpr int64_t FirstHeldFloat(const DiffusionView& process, int64_t staged_floats) {
+  return FirstStagedFloat(process) + (staged_floats + 3) / 4 * 4;
+}
+
 // Body of a launch of one block per sample: SolveByTeams with HeldLayers.
 template <class Team>
 DEEPPCR_DEVICE void SolveWithHeldLayers(const Team& team,
                                         const BlockSequentialArgs<DiffusionView>& args) {
-  auto step = args.process.NewHeldStep(team, SharedFloats(team.context()));
+  float* const memory = SharedFloats(team.context());
+  DiffusionView::HeldStep<Team> step(team, args.process.denoiser, memory, 1, false);
+  step.Hold(memory + FirstHeldFloat(args.process));
   SolveSample(team, args, step);
 }
 
@@ -178,7 +185,9 @@ DEEPPCR_DEVICE void SolveBatchesByTeams(const Team& team,
 // Body of a launch of one block per sample: GuessCoarsely with HeldLayers.
 template <class Team>
 DEEPPCR_DEVICE void GuessWithHeldLayers(const Team& team, const CoarseArgs<DiffusionView>& args) {
-  auto step = args.process.NewHeldStep(team, SharedFloats(team.context()));
+  float* const memory = SharedFloats(team.context());
+  DiffusionView::HeldStep<Team> step(team, args.process.denoiser, memory, 1, false);
+  step.Hold(memory + FirstHeldFloat(args.process, args.staged_floats));
   GuessSample(team, args, step);
 }
 

@@ -61,29 +61,60 @@ enum class StepRowsAre : uint8_t {
 struct NoHeldLayers {
   static constexpr int kCount = 0;        // layers in registers
   static constexpr int kStatePanels = 1;  // panels of a product with states
+  // Weights of the layers of blocks, and of the input and the output layer.
   template <int P, class Context>
   using Panels = StreamedPanels<P, Context>;
-  template <class Team>
-  DEEPPCR_DEVICE void Hold(const Team&, const DenoiserView&) {}
+  template <int P, class Context>
+  using OuterPanels = Panels<P, Context>;
+  DEEPPCR_DEVICE PanelLayer Input(const DenoiserView& d) const { return d.input; }
+  DEEPPCR_DEVICE PanelLayer Output(const DenoiserView& d) const { return d.output; }
 };
 // Layers that lie in shared memory, all of them.
-struct ResidentLayers {
-  static constexpr int kCount = 0, kStatePanels = 2;
+struct ResidentLayers : NoHeldLayers {
+  static constexpr int kStatePanels = 2;
   template <int P, class Context>
   using Panels = ResidentPanels<P, Context>;
-  template <class Team>
-  DEEPPCR_DEVICE void Hold(const Team&, const DenoiserView&) {}
+  template <int P, class Context>
+  using OuterPanels = Panels<P, Context>;
 };
+// With the input and the output layer in shared memory, for states of up to kMaxWarpStateDim: from
+// the L2, the two warps that have the output layer would wait for one piece of it after another.
 struct HeldLayers : NoHeldLayers {
   static constexpr int kCount = kHeldLayers;
+  template <int P, class Context>
+  using OuterPanels = ResidentPanels<P, Context>;
+  // Floats of a block's shared memory for copies, aligned to 16 bytes.
+  static constexpr int64_t Floats(const DenoiserView& d) {
+    return int64_t{2} * d.hidden_width * d.state_cols;
+  }
+
   HeldPanel<kHeldWidth / kPanelCols> layers[kCount];
+  const float* copies;
+
+  // The caller synchronises the block before the first step.
   template <class Team>
-  DEEPPCR_DEVICE void Hold(const Team& team, const DenoiserView& d) {
+  DEEPPCR_DEVICE void Hold(const Team& team, const DenoiserView& d, float* memory) {
+    copies = memory;
+    auto& context = team.context();
+    const int floats = d.hidden_width * d.state_cols;
+    for (int i = 4 * context.thread(); i < floats; i += 4 * context.num_threads()) {
+      context.template CopyAsync<4>(d.input.weights + i, memory + i);
+      context.template CopyAsync<4>(d.output.weights + i, memory + floats + i);
+    }
+    context.CommitCopies();
+    context.template WaitForCopies<0>();
     DEEPPCR_UNROLL
     for (int b = 0; b < kCount; ++b) {
       if (b < d.num_blocks && team.warp() < d.hidden_width / kPanelRows)
         layers[b].Hold(team.context(), d.first.Next(b), team.warp());
     }
+  }
+  DEEPPCR_DEVICE PanelLayer Input(const DenoiserView& d) const {
+    return {copies, d.input.bias, d.input.spreads, d.input.rows, d.input.cols};
+  }
+  DEEPPCR_DEVICE PanelLayer Output(const DenoiserView& d) const {
+    const float* const weights = copies + d.hidden_width * d.state_cols;
+    return {weights, d.output.bias, d.output.spreads, d.output.rows, d.output.cols};
   }
 };
 
@@ -105,9 +136,10 @@ class DenoiserStep {
         next_(state_ + state_shape_.floats()),
         hidden_(next_ + state_shape_.floats()),
         inner_(hidden_ + shape_.floats()),
-        outer_(inner_ + shape_.floats()) {
-    held_.Hold(team, d);
-  }
+        outer_(inner_ + shape_.floats()) {}
+
+  // Takes hold of what lies elsewhere than in global memory: see HeldLayers.
+  DEEPPCR_DEVICE void Hold(float* memory) { held_.Hold(team_, d_, memory); }
 
   // Makes steps of states write their linearization points for tangents to `tape` from now on.
   DEEPPCR_DEVICE void KeepTape(const DenoiserTape& tape) { tape_ = tape; }
@@ -126,12 +158,13 @@ class DenoiserStep {
   // Evaluates the denoiser alone: its output for row 0 is Prediction(i), until the next step.
   DEEPPCR_DEVICE void Predict(const StepView& step) {
     const PanelVectors features = {Features(step), shape_, 1};
-    ForRows<S, OutputTile, kSquares>(team_, d_.output, features, LoadOf(d_.output),
-                                     [&](int i, const OfRow& of_row, const auto& p) {
-                                       ForMine(p, [&](int r, float) {
-                                         if (r == 0) team_.Put(&Next(0, i), p.first + of_row.bias);
-                                       });
-                                     });
+    ForRows<S, OutputTile, kSquares, Held::template OuterPanels>(
+        team_, held_.Output(d_), features, LoadOf(d_.output),
+        [&](int i, const OfRow& of_row, const auto& p) {
+          ForMine(p, [&](int r, float) {
+            if (r == 0) team_.Put(&Next(0, i), p.first + of_row.bias);
+          });
+        });
     team_.Sync(kAfterPrediction);
   }
   DEEPPCR_DEVICE float Prediction(int i) const { return Next(0, i); }
@@ -253,8 +286,9 @@ class DenoiserStep {
   template <class Steps>
   DEEPPCR_DEVICE void InputLayer(const Steps& steps) {
     const PanelVectors vectors = {state_, state_shape_, rows_};
-    ForRows<S, Tile, kSquares, Held::template Panels>(
-        team_, d_.input, vectors, LoadOf(d_.input), [&](int i, const OfRow& of_row, const auto& p) {
+    ForRows<S, Tile, kSquares, Held::template OuterPanels>(
+        team_, held_.Input(d_), vectors, LoadOf(d_.input),
+        [&](int i, const OfRow& of_row, const auto& p) {
           const auto state = [&](int r, float sum) {
             return KeepHidden(r, 0, i, sum + of_row.bias);
           };
@@ -438,8 +472,8 @@ class DenoiserStep {
   // Makes the reverse step of every row.
   template <class Steps>
   DEEPPCR_DEVICE void Finish(const Steps& steps, const float* features) {
-    ForRows<S, OutputTile, kSquares, Held::template Panels>(
-        team_, d_.output, HiddenVectors(features), LoadOf(d_.output),
+    ForRows<S, OutputTile, kSquares, Held::template OuterPanels>(
+        team_, held_.Output(d_), HiddenVectors(features), LoadOf(d_.output),
         [&](int i, const OfRow& of_row, const auto& p) {
           if constexpr (kStates)
             return ForMine(p, [&](int r, float sum) {

@@ -43,10 +43,32 @@ template <class Process>
 constexpr size_t CoarseBytes(const Process& process, int64_t staged_floats = 0) {
   return static_cast<size_t>(FirstStagedFloat(process) + staged_floats) * sizeof(float);
 }
-// CoarseArgs::staged_floats.
+// Bytes for HeldLayers, where they may be used, and of launches with them.
+constexpr bool MayHoldLayers(const DenoiserView& d) {
+  return !d.ada_ln && d.hidden_width <= kHeldWidth && d.state_cols <= kMaxWarpStateDim;
+}
+constexpr int64_t MostHeldBytes(const DiffusionView& process) {
+  const bool may = MayHoldLayers(process.denoiser);
+  return may ? HeldLayers::Floats(process.denoiser) * int64_t{sizeof(float)} + 16 : 0;
+}
+constexpr int64_t MostHeldBytes(const ProgramView&) { return 0; }
+constexpr size_t HeldBytes(const DiffusionView& process) {
+  const int64_t floats = FirstHeldFloat(process) + HeldLayers::Floats(process.denoiser);
+  return static_cast<size_t>(floats) * sizeof(float);
+}
+constexpr size_t HeldBytes(const CoarseArgs<DiffusionView>& args) {
+  const DiffusionView& process = args.process;
+  const int64_t first = FirstHeldFloat(process, args.staged_floats);
+  return static_cast<size_t>(first + HeldLayers::Floats(process.denoiser)) * sizeof(float);
+}
+// CoarseArgs::staged_floats; 0 also where a sampler carries a memory.
 template <class Process>
 constexpr int32_t StagedFloats(const Process& process, const LaunchLimits& limits) {
-  const int64_t room = static_cast<int64_t>(limits.shared_bytes - CoarseBytes(process));
+  if constexpr (Process::kAnySampler) {
+    if (process.memory_holds != nullptr) return 0;
+  }
+  const int64_t least = static_cast<int64_t>(CoarseBytes(process)) + MostHeldBytes(process);
+  const int64_t room = static_cast<int64_t>(limits.shared_bytes) - least;
   const int64_t floats =
       CoarseStride(process.num_steps) * StagedHolds<int>::Floats(SampleDim(process));
   return floats * int64_t{sizeof(float)} <= room ? static_cast<int32_t>(floats) : 0;
@@ -86,7 +108,7 @@ constexpr TeamShape ChooseTeams(const Process& process, int num_samples,
 // True where a block keeps weights in its registers from step to step (HeldLayers).
 constexpr bool HoldsLayers(const DiffusionView& process, int num_blocks, int max_warps) {
   const DenoiserView& d = process.denoiser;
-  return num_blocks == 1 && !d.ada_ln && d.hidden_width <= kHeldWidth &&
+  return num_blocks == 1 && MayHoldLayers(d) &&
          BlockWarps(process, 1, max_warps) * kPanelRows >= d.hidden_width;
 }
 

@@ -162,6 +162,7 @@ class ResidentPanels {
         weights_(layer.weights + (panel * groups_ * kWarpSize + context.lane()) * 4) {}
   template <class F>
   DEEPPCR_DEVICE void ForGroups(const F& f) const {
+    DEEPPCR_AS_WRITTEN
     for (int j = 0; j < groups_; ++j) {
       float w[P][4];
       DEEPPCR_UNROLL

@@ -84,8 +84,8 @@ _TILES = r'tile = team\.warp'
 
 
 # Loops over the groups of a layer, of which a warp takes a panel; two warps have the output layer's.
-_PANELS = (Trips(_GROUPS, 1, 'LDG.128', r'InputLayer\(steps\)'), Trips(_TILES, 1, call='OutputTile', warps=2),
-           Trips(_GROUPS, 8, 'LDG.128', 'OutputTile'))
+_PANELS = (Trips(_GROUPS, 2, 'LDS.128', r'InputLayer\(steps\)'), Trips(_TILES, 1, call='OutputTile', warps=2),
+           Trips(_GROUPS, 2 * 8, 'LDS.128', 'OutputTile'))
 
 
 _RESIDUAL = (r'Modulate\(steps', r'InnerLayer\(steps', r'OuterLayer\(steps', 'NormOfRow')
@@ -100,10 +100,11 @@ _W4_LEFT = 5
 _W4_MEMORY = (('LDG', 'LoadVolatile', 'pcie'),)
 
 
-# The 63 steps of an evaluation, one warp's, from copies that all warps have made: 63 of coefficients and
-# 63 x 16 of noise.
-_HELD = (Trips(r'k \+ kHeldSteps <= count', 63 * 3, 'FFMA'), Trips(r'k < count; \+\+k', 0),
-         Trips(r'at = context_\.thread', 2))
+# The 63 steps of an evaluation, from copies that all warps have made, 63 of coefficients and 63 x 16 of
+# noise: what they add by all warps, the recurrence by one, the guesses by all.
+_HELD = (Trips(r'k \+ kHeldSteps <= count', 15), Trips(r'; k < count; \+\+k', 3),
+         Trips(r'at = context_\.thread', 2), Trips(r'i = context_\.thread', 1, warps=1),
+         Trips(r'at = context\.thread\(\); at < ends', 2))
 
 _DIFFUSION = ('diffusion_kernel.cu', 'kernel.cu')
 _STEPS = Route(_RESIDUAL)
@@ -178,7 +179,7 @@ WORKLOADS = (
     Workload('W4 Newton', 'C = 1: the coarse guess, three full passes and two corrections', (
         Launch('guess', _DIFFUSION, 'HeldCoarseKernel', 'Silu', 16,
                (Trips('begin = 0', 16), Trips(_BLOCKS, 0), Trips(r'i = context\.thread', 1, warps=1)) + _HELD
-               + _PANELS, (), _STEPS + Route((r'in_place, begin',)),
+               + _PANELS, (), _STEPS + Route((r'i < width; i \+= context\.num_threads\(\)\) \{',)),
                row=(('kernel', 'held_coarse_guess'),)),
         _propagation('full propagation', Route(('TakeProbes', 'PickUpInput', 'LengthOf')), 3, 'resident_propagation'),
         _propagation('propagation of a correction', Route(('TakeColumns',)), 2, 'resident_correction',

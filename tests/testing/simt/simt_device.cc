@@ -59,7 +59,7 @@ class SimtStream final : public cuda::Stream {
   }
   void Launch(const cuda::BlockSequentialArgs<cuda::DiffusionView>& args, int n) override {
     if (args.team.samples == 1 && HoldsLayers(args.process, args.team.num_blocks))
-      return RunTeams(args, 1, n, cuda::StepBytes(args.process, 1),
+      return RunTeams(args, 1, n, cuda::HeldBytes(args.process),
                       [&](const auto& team) { cuda::SolveWithHeldLayers(team, args); });
     if (args.team.samples == 1) return Sequential(args, n);
     RunTeams(args, args.team.num_blocks, args.team.teams(n),
@@ -123,7 +123,7 @@ class SimtStream final : public cuda::Stream {
   }
   void Launch(const cuda::CoarseArgs<cuda::DiffusionView>& args, int num_samples) override {
     if (HoldsLayers(args.process, args.num_blocks))
-      return RunTeams(args, 1, num_samples, cuda::CoarseBytes(args.process, args.staged_floats),
+      return RunTeams(args, 1, num_samples, cuda::HeldBytes(args),
                       [&](const auto& team) { cuda::GuessWithHeldLayers(team, args); });
     Coarse(args, num_samples);
   }

@@ -197,7 +197,8 @@ TEST(CoarseGuessTest, LargeStagesHaveNoRoom) {
   const RandomDiffusion process({.state_dim = 12, .hidden_dim = 20, .num_steps = 1000});
   const auto device = NewSimtDevice({});
   const auto model = *cuda::DiffusionModel::Upload(*device, process.spec(), {});
-  const size_t least = cuda::CoarseBytes(model.view());
+  const size_t least =
+      cuda::CoarseBytes(model.view()) + static_cast<size_t>(cuda::MostHeldBytes(model.view()));
   const size_t wanted = 63 * (4 + 12) * sizeof(float);  // 16 evaluations in 1000 steps
   EXPECT_EQ(cuda::StagedFloats(model.view(), {.shared_bytes = least + wanted}), 63 * (4 + 12));
   EXPECT_EQ(cuda::StagedFloats(model.view(), {.shared_bytes = least + wanted - 4}), 0);
@@ -216,7 +217,8 @@ TEST(CoarseGuessTest, EveryBarrierIsNeeded) {
       });
     };
     const auto with_stages = orders(true), in_place = orders(false);
-    EXPECT_TRUE(with_stages.Notice(cuda::kAfterHolds));
+    for (const int site : {cuda::kAfterHolds, cuda::kAfterOffsets, cuda::kAfterHeldStates})
+      EXPECT_TRUE(with_stages.Notice(site)) << site;
     EXPECT_TRUE(with_stages.Notice(cuda::kAfterCoarseState));
     EXPECT_TRUE(in_place.Notice(cuda::kAfterCoarseState));
     EXPECT_TRUE(in_place.Notice(cuda::kAfterPrediction));
