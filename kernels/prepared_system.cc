@@ -456,7 +456,9 @@ absl::StatusOr<std::shared_ptr<const PreparedSystem>> PrepareSystemLike(
     const SystemPreparation& preparation, const SystemSpec& spec, const PackingLimits& packing,
     const SystemKey& key, const PreparedSystem& nearest) {
   Preparation system(preparation, spec, key);
-  DEEPPCR_RETURN_IF_ERROR(system.Pack(packing));
+  PackingLimits of_request = packing;
+  of_request.compiles = false;
+  DEEPPCR_RETURN_IF_ERROR(system.Pack(of_request));
   DEEPPCR_RETURN_IF_ERROR(system.TakePlanOf(nearest));
   DEEPPCR_RETURN_IF_ERROR(system.CheckItself());
   return system.Take();

@@ -238,6 +238,8 @@ struct PackingLimits {
   MemoryShare* memory = nullptr;
   // Folder for code that is compiled for the system; empty: it is not kept.
   std::string_view code_cache_dir;
+  // False: code that is there is used, and none is compiled, which a request would wait for.
+  bool compiles = true;
   // Told of steps that take long and of problems; may be null.
   const LoadProgress* progress = nullptr;
 };

@@ -39,9 +39,9 @@ inline constexpr double kStackStepNanoseconds = 300, kDenoiserStepNanoseconds = 
 inline constexpr double kWeightNanoseconds = 0.04;
 // The same of an instruction of a step program (assumed).
 inline constexpr double kInstructionNanoseconds = 300;
-// Most instructions on elements of a program that is compiled: each takes the compiler some tenths
-// of a second (compiled).
-inline constexpr int kMostCompiledElements = 64;
+// Most instructions on elements of a program that is compiled: each takes the compiler a second or
+// more, if it is one that takes long (compiled).
+inline constexpr int kMostCompiledElements = 48;
 // Longest that a load compiles (assumed).
 inline constexpr int kMostCompileSeconds = 120;
 // Steps by a warp of a launch, each of some 70 ns (compiled).
@@ -149,6 +149,9 @@ constexpr int MinBackwardBlocks(int width) { return width == 8 ? 1 : 0; }
 // registers hold (compiled).
 template <int W>
 inline constexpr int kBackwardAhead = W < kWarpSize ? 4 : 2;
+// Largest sum of the scales of a residual stack's branches whose Jacobians tensor cores multiply:
+// such a product is too small by up to 2^-22 of itself, so the gradient is by 2^-16 (assumed).
+inline constexpr float kMostBranches = 64;
 // Threads of a block that forms gradients of parameters, and the layers and samples of one launch,
 // whose vectors are gathered before (assumed).
 inline constexpr int kParameterThreads = 256;

@@ -22,6 +22,30 @@ template <int W>
 DEEPPCR_DEVICE int FirstRow(int lane) {
   return lane / W * kColumnRows<W>;
 }
+template <int W, class Context>
+DEEPPCR_DEVICE void StoreColumn(Context& context, const float (&column)[kColumnRows<W>],
+                                float* matrix) {
+  DEEPPCR_UNROLL
+  for (int r = 0; r < kColumnRows<W>; ++r)
+    matrix[(FirstRow<W>(context.lane()) + r) * W + context.lane() % W] = column[r];
+}
+// Gathers the whole column from the lanes that share it.
+template <int W, class Context>
+DEEPPCR_DEVICE void GatherColumn(Context& context, const float (&column)[kColumnRows<W>],
+                                 float (&whole)[W]) {
+  DEEPPCR_UNROLL
+  for (int k = 0; k < W; ++k)
+    whole[k] =
+        context.Shuffle(column[k % kColumnRows<W>], k / kColumnRows<W> * W + context.lane() % W);
+}
+template <int W>
+DEEPPCR_DEVICE float RowTimes(const float (&row)[W], const float (&column)[W]) {
+  float chains[2] = {};
+  DEEPPCR_UNROLL
+  for (int k = 0; k < W; ++k) chains[k % 2] = fmaf(row[k], column[k], chains[k % 2]);
+  return chains[0] + chains[1];
+}
+
 // Loads a row or a part of one, at an address aligned to 16 bytes where N is a multiple of 4.
 template <int N, class Context>
 DEEPPCR_DEVICE void LoadRow(Context& context, const float* from, float (&row)[N]) {

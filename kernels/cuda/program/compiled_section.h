@@ -73,7 +73,7 @@ class Compiled {
   DEEPPCR_DEVICE static void Run(const Runner& runner, const ProgramSection& section,
                                  const ProgramStepView& step) {
     for (int at = 0; at < Listing::kCount;) {
-      const int end = RunElements<0>(runner, step, at);
+      const int end = RunElements<NextOfElements(0)>(runner, step, at);
       if (end == at) {
         runner.Execute(step, section.instructions[at], at);
         ++at;
@@ -96,17 +96,22 @@ class Compiled {
     return end;
   }
 
-  // Runs the instructions on elements that begin at `at`, if they are kFirst or later ones, and
-  // returns their end; else `at`.
+  // The first instruction on elements from `at` on; kCount if there is none. Instructions in
+  // between are none of a compiler's depth of templates.
+  static constexpr int NextOfElements(int at) {
+    while (at < Listing::kCount && !IsOfElements(at)) ++at;
+    return at;
+  }
+
+  // Runs the instructions on elements that begin at `at`, if they are kFirst, one of elements, or
+  // later ones, and returns their end; else `at`.
   template <int kFirst, class Runner>
   DEEPPCR_DEVICE static int RunElements(const Runner& runner, const ProgramStepView& step, int at) {
     if constexpr (kFirst >= Listing::kCount) {
       return at;
-    } else if constexpr (!IsOfElements(kFirst)) {
-      return RunElements<kFirst + 1>(runner, step, at);
     } else {
       constexpr int kEnd = EndOf(kFirst);
-      if (at != kFirst) return RunElements<kEnd>(runner, step, at);
+      if (at != kFirst) return RunElements<NextOfElements(kEnd)>(runner, step, at);
       constexpr ProgramInstruction kHead = Listing::kInstructions[kFirst];
       runner.Wait(kHead.wait);
       runner.ForElements(PanelWidth(kHead.result.size), [&](int i) {

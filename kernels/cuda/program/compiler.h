@@ -24,8 +24,9 @@ class ProgramCompiler {
   explicit ProgramCompiler(Device& device) : device_(device) {}
 
   // Null where the program is to be interpreted: for want of a compiler, as the program is too long
-  // for one, or because the compiler failed, which limits.progress is told of with the reason, as
-  // it is of the time that compiling took. Errors: kCancelled soon after limits.token has fired.
+  // for one, because the compiler fails, or as limits say that nothing is to be compiled that is
+  // not there. limits.progress is told the reason, or the time that compiling took. Errors:
+  // kCancelled soon after limits.token has fired.
   absl::StatusOr<std::shared_ptr<const DeviceCode>> KernelsOf(
       std::span<const ProgramInstruction> instructions, const KernelsWanted& wanted,
       const PackingLimits& limits);
@@ -35,10 +36,13 @@ class ProgramCompiler {
   absl::StatusOr<std::string> CodeOf(const std::string& source, const std::string& key,
                                      const PackingLimits& limits) const;
   std::shared_ptr<const DeviceCode> Living(const std::string& key);
+  // Why the compiler failed before; empty: it has not.
+  std::string WhyNot(const std::string& key);
 
   Device& device_;
   std::mutex mutex_;
   std::map<std::string, std::weak_ptr<const DeviceCode>> living_;  // by key
+  std::map<std::string, std::string> failed_;                      // by key: why
 };
 
 }  // namespace deeppcr::cuda

@@ -2,8 +2,9 @@
 #include "kernels/cuda/program/source.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <cmath>
 
+#include "absl/strings/str_format.h"
 #include "kernels/base/strings.h"
 #include "kernels/cuda/loop/block_shape.h"
 #include "kernels/program/op.h"
@@ -11,11 +12,11 @@
 namespace deeppcr::cuda {
 namespace {
 
-// Digits that give the very same float.
+// Digits that give the very same float, in any locale.
 std::string Text(float x) {
-  char text[40];
-  std::snprintf(text, sizeof(text), "%aF", static_cast<double>(x));
-  return text;
+  if (std::isnan(x)) return "NAN";
+  if (std::isinf(x)) return x > 0 ? "INFINITY" : "-INFINITY";
+  return absl::StrFormat("%aF", x);
 }
 std::string Text(const ProgramValue& value) {
   return StrCat("{Home(", static_cast<int>(value.home), "), ", value.offset, ", ", value.block,

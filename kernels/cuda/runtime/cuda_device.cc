@@ -217,17 +217,23 @@ std::string OtherNvrtc() {
 // Kernels of a program, loaded into the runtime.
 class LoadedCode final : public DeviceCode {
  public:
-  explicit LoadedCode(cudaLibrary_t library) : library_(library) {}
-  ~LoadedCode() override { cudaLibraryUnload(library_); }
+  // `lost`: the device's, which outlives the code.
+  LoadedCode(cudaLibrary_t library, const std::atomic<bool>& lost)
+      : library_(library), lost_(lost) {}
+  ~LoadedCode() override {
+    if (!lost_) cudaLibraryUnload(library_);  // it would wait for what still runs
+  }
 
   // Finds the kernels, and lets them use what the interpreter's may (PrepareKernels).
   cudaError_t Prepare(int shared_bytes) {
     cudaError_t error = cudaSuccess;
-    const auto find = [&](const char* name, bool cluster, const void** handle) {
+    // `optional`: a program may have no coarse guess, or a device no clusters.
+    const auto find = [&](const char* name, bool cluster, bool optional, const void** handle) {
       cudaKernel_t kernel = nullptr;
       if (error != cudaSuccess) return;
-      // A program has no coarse guess, or a device no clusters.
-      if (cudaLibraryGetKernel(&kernel, library_, name) != cudaSuccess) {
+      if (const cudaError_t found = cudaLibraryGetKernel(&kernel, library_, name);
+          found != cudaSuccess) {
+        if (!optional) error = found;
         cudaGetLastError();
         return;
       }
@@ -237,18 +243,19 @@ class LoadedCode final : public DeviceCode {
       if (error == cudaSuccess && cluster)
         error = cudaFuncSetAttribute(*handle, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     };
-    find("sequential", false, &kernels_.sequential);
-    find("cluster_sequential", true, &kernels_.cluster_sequential);
-    find("propagation", false, &kernels_.propagation);
-    find("expansion", false, &kernels_.expansion);
-    find("coarse", false, &kernels_.coarse);
-    find("cluster_coarse", true, &kernels_.cluster_coarse);
+    find("sequential", false, false, &kernels_.sequential);
+    find("cluster_sequential", true, true, &kernels_.cluster_sequential);
+    find("propagation", false, false, &kernels_.propagation);
+    find("expansion", false, false, &kernels_.expansion);
+    find("coarse", false, true, &kernels_.coarse);
+    find("cluster_coarse", true, true, &kernels_.cluster_coarse);
     return error;
   }
   const ProgramKernels& kernels() const override { return kernels_; }
 
  private:
   const cudaLibrary_t library_;
+  const std::atomic<bool>& lost_;
   ProgramKernels kernels_ = {};
 };
 
@@ -256,12 +263,13 @@ class LoadedCode final : public DeviceCode {
 class CudaCompiler final : public DeviceCompiler {
  public:
   // Errors: kUnimplemented where there is no NVRTC.
-  static absl::StatusOr<std::unique_ptr<CudaCompiler>> New(int device, const DeviceInfo& info) {
+  static absl::StatusOr<std::unique_ptr<DeviceCompiler>> New(int device, const DeviceInfo& info,
+                                                             const std::atomic<bool>& lost) {
     DEEPPCR_ASSIGN_OR_RETURN(const std::string version, NvrtcVersion());
     DEEPPCR_ASSIGN_OR_RETURN(const std::string digest, DigestOfHeaders());
     const int capability = 10 * info.major + info.minor;
-    return std::unique_ptr<CudaCompiler>(
-        new CudaCompiler(device, capability, info.shared_bytes,
+    return std::unique_ptr<DeviceCompiler>(
+        new CudaCompiler(device, capability, info.shared_bytes, lost,
                          StrCat("nvrtc ", version, " sm_", capability, " ", digest.substr(0, 12))));
   }
 
@@ -271,12 +279,13 @@ class CudaCompiler final : public DeviceCompiler {
     return CompileForDevice(source, capability_, CodeForm::kCubin, token);
   }
   absl::StatusOr<std::shared_ptr<const DeviceCode>> Load(const std::string& code) override {
+    if (lost_) return Lost();
     cudaLibrary_t library = nullptr;
     cudaError_t error = cudaSetDevice(device_);
     if (error == cudaSuccess)
       error = cudaLibraryLoadData(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0);
     if (error == cudaSuccess) {
-      auto loaded = std::make_shared<LoadedCode>(library);
+      auto loaded = std::make_shared<LoadedCode>(library, lost_);
       error = loaded->Prepare(static_cast<int>(shared_bytes_));
       if (error == cudaSuccess) return loaded;
     }
@@ -285,14 +294,16 @@ class CudaCompiler final : public DeviceCompiler {
   }
 
  private:
-  CudaCompiler(int device, int capability, size_t shared_bytes, std::string name)
+  CudaCompiler(int device, int capability, size_t shared_bytes, const std::atomic<bool>& lost,
+               std::string name)
       : device_(device),
         capability_(capability),
         shared_bytes_(shared_bytes),
+        lost_(lost),
         name_(std::move(name)) {}
 
   static absl::StatusOr<std::string> DigestOfHeaders() {
-    std::string all;
+    std::string all = kCompileOptions;
     for (const EmbeddedHeader& header : EmbeddedHeaders())
       all.append(header.name).append(1, '\0').append(header.text);
     return Sha256Hex(all);
@@ -300,18 +311,22 @@ class CudaCompiler final : public DeviceCompiler {
 
   const int device_, capability_;
   const size_t shared_bytes_;
+  const std::atomic<bool>& lost_;
   const std::string name_;
 };
 
 #endif
 
-// Null where programs are interpreted.
-std::unique_ptr<DeviceCompiler> NewCompiler(int device, const DeviceInfo& info) {
+// Errors: kUnimplemented where programs are interpreted, and why.
+absl::StatusOr<std::unique_ptr<DeviceCompiler>> NewCompiler(
+    [[maybe_unused]] int device, [[maybe_unused]] const DeviceInfo& info,
+    [[maybe_unused]] const std::atomic<bool>& lost) {
 #if CUDART_VERSION >= 12080
-  absl::StatusOr<std::unique_ptr<CudaCompiler>> compiler = CudaCompiler::New(device, info);
-  if (compiler.ok()) return *std::move(compiler);
+  return CudaCompiler::New(device, info, lost);
+#else
+  return absl::UnimplementedError(
+      "step programs are interpreted on this GPU: this build's CUDA toolkit is older than 12.8");
 #endif
-  return nullptr;
 }
 
 // Version of the kernel's module, which compiles the code that the toolkit left to the driver: the
@@ -336,7 +351,7 @@ class CudaDevice final : public Device {
                 .shared_bytes = info.shared_bytes,
                 .max_cluster_blocks = info.max_cluster_blocks,
                 .clusters = info.clusters},
-        compiler_(NewCompiler(index, info)) {}
+        compiler_(NewCompiler(index, info, lost_)) {}
 
   std::string name() const override { return name_; }
   std::string versions() const override {
@@ -378,7 +393,10 @@ class CudaDevice final : public Device {
     DEEPPCR_RETURN_IF_ERROR(stream->Create());
     return std::unique_ptr<Stream>(std::move(stream));
   }
-  DeviceCompiler* compiler() override { return compiler_.get(); }
+  absl::StatusOr<DeviceCompiler*> compiler() override {
+    if (!compiler_.ok()) return compiler_.status();
+    return compiler_->get();
+  }
 
  private:
   static absl::Status NotAllocated(MemoryKind kind, size_t bytes, cudaError_t error) {
@@ -398,7 +416,7 @@ class CudaDevice final : public Device {
   std::atomic<bool> lost_ = false;  // work on some stream did not end
   const std::string name_;
   const LaunchLimits limits_;
-  const std::unique_ptr<DeviceCompiler> compiler_;
+  const absl::StatusOr<std::unique_ptr<DeviceCompiler>> compiler_;
 };
 
 absl::Status Unavailable(cudaError_t error) {

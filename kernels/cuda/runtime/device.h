@@ -121,8 +121,10 @@ class Device {
   // Copies to memory of the device, and returns when it is there.
   virtual absl::Status Upload(void* to, const void* from, size_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<Stream>> NewStream() = 0;
-  // Null where programs are interpreted.
-  virtual DeviceCompiler* compiler() { return nullptr; }
+  // Errors: kUnimplemented where programs are interpreted, and why.
+  virtual absl::StatusOr<DeviceCompiler*> compiler() {
+    return absl::UnimplementedError("step programs are interpreted on this device");
+  }
 };
 
 }  // namespace deeppcr::cuda

@@ -6,8 +6,10 @@
 #include <nvrtc.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_split.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/cuda/runtime/embedded_headers.h"
@@ -96,8 +98,9 @@ class Program {
       DEEPPCR_RETURN_IF_ERROR(StatusOf(
           library_.set_flow_callback(program_, &StopsFor, const_cast<CancelToken*>(token))));
     // As in kernels/cuda/CMakeLists.txt: only fmaf fuses.
-    std::vector<const char*> options = {arch.c_str(), "-std=c++17", "-fmad=false",
-                                        "-default-device"};
+    const std::vector<std::string> common = absl::StrSplit(kCompileOptions, ' ');
+    std::vector<const char*> options = {arch.c_str()};
+    for (const std::string& option : common) options.push_back(option.c_str());
     if (form == CodeForm::kNone) options.push_back("-fdevice-syntax-only");
     const nvrtcResult result =
         library_.compile(program_, static_cast<int>(options.size()), options.data());

@@ -19,6 +19,9 @@ namespace deeppcr::cuda {
 // toolkit, and what to install.
 absl::StatusOr<std::string> NvrtcVersion();
 
+// Options of every compilation, but for the device and the form.
+inline constexpr char kCompileOptions[] = "-std=c++17 -fmad=false -default-device";
+
 // Form of what is compiled.
 enum class CodeForm : uint8_t {
   kCubin,  // the machine's code

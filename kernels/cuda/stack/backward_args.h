@@ -24,9 +24,10 @@ struct BackwardArgs {
   int32_t num_columns;           // m
   const float* states;           // z_0..z_L [n, L + 1, D]
   const float* final_gradients;  // [n, m, W], zero beyond D
-  float* initial_gradients;      // [n, m, W], zero beyond D; may be the final ones' memory
-  float* deltas;                 // delta_1..delta_L [n, L, D], where m = 1, or null
-  int64_t* num_dependent;        // steps made, one after another, by the first row
+  // [n, m, W], zero beyond D; may be the final ones' memory, but not for the scan.
+  float* initial_gradients;
+  float* deltas;           // delta_1..delta_L [n, L, D], where m = 1, or null
+  int64_t* num_dependent;  // steps made, one after another, by the first row
 };
 
 // Backward pass step by step, one warp a row: from g_end to g_begin.

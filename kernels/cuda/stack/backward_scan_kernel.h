@@ -18,6 +18,8 @@
 // vector, so no product of matrices is made above the chain, nor for the node at the right end of a
 // level, which nothing follows. The shape depends on P alone.
 
+#include <math.h>
+
 #include <cstdint>
 
 #include "kernels/cuda/loop/chain_copy.h"
@@ -57,6 +59,7 @@ class BackwardScan {
         interval_(args.shooting_interval),
         stride_(Stride(args)),
         chain_level_(ChainLevel(args.tree)),
+        by_tiles_(ByTiles(args.backward.stack)),
         warps_(context.num_threads() / kWarpSize),
         first_(context.block() * args.tree.per_block),
         count_(Clamp(args.tree.num_intervals - first_)) {}
@@ -110,6 +113,11 @@ class BackwardScan {
     return (first_ >> level) + j + 1 < tree_.nodes(level);
   }
 
+  static DEEPPCR_DEVICE bool ByTiles(const StackView& stack) {
+    return stack.residual &&
+           fabsf(stack.scale) * static_cast<float>(stack.num_steps) <= kMostBranches;
+  }
+
   // ---- (1) and (2)
   DEEPPCR_DEVICE void FormMatrices() {
     for (int32_t i = context_.warp(); i < count_; i += warps_) FormInterval(i);
@@ -154,18 +162,31 @@ class BackwardScan {
   }
   // Stores the product of the Jacobians of the interval's layers.
   DEEPPCR_DEVICE void StoreProduct(int32_t i) {
+    if (by_tiles_) return StoreProductOfTiles(i);
+    StoreProductOfColumns(i);
+  }
+  DEEPPCR_DEVICE void StoreProductOfColumns(int32_t i) {
+    const int32_t begin = BeginOf(i), end = EndOf(i);
+    const float* slopes = memory_.Slopes(i) + context_.lane() % W;
+    float column[kColumnRows<W>];
+    FirstTangents<W>(context_, args_.stack, begin, *slopes, column);
+    for (int32_t l = begin + 1; l < end; ++l)
+      Tangents<W>(context_, args_.stack, l, slopes[(l - begin) * W], column);
+    StoreColumn<W>(context_, column, memory_.Matrix(i));
+  }
+  DEEPPCR_DEVICE void StoreProductOfTiles(int32_t i) {
     const int32_t begin = BeginOf(i), end = EndOf(i);
     const float* slopes = memory_.Slopes(i) + context_.lane() % W;
     TileMatrix<W> tangents, first;
     first.Load(context_, args_.stack.weights + int64_t{begin} * W * W);
     tangents.SetIdentity(context_);
-    tangents.TakeScaled(context_, *slopes, first, args_.stack.residual);
+    tangents.TakeScaled(context_, *slopes, first, true);
     RowPairs<W> next;
     LoadPairs(AtMost(end - 1, begin + 1), next);
     for (int32_t l = begin + 1; l < end; ++l) {
       const RowPairs<W> layer = next;
       LoadPairs(AtMost(end - 1, l + 1), next);
-      Tangents(context_, layer, slopes[(l - begin) * W], args_.stack.residual, tangents);
+      Tangents(context_, layer, slopes[(l - begin) * W], true, tangents);
     }
     tangents.Store(context_, memory_.Matrix(i));
   }
@@ -244,6 +265,7 @@ class BackwardScan {
   const int32_t interval_;  // C
   const int64_t stride_;    // bytes of a block's memory
   const int chain_level_;
+  const bool by_tiles_;
   const int warps_;
   const int32_t first_;  // first interval of the block
   const int32_t count_;  // intervals of the block, at the end of the cluster fewer or none

@@ -160,7 +160,7 @@ WORKLOADS = (
             ('layer of an interval', Trips('l = begin', 1)), *_NODES,
             ('update of an interval', Trips(r'i = warp_', 1, call='UpdateInterval')))),
     Workload('W3 backward', 'C = 8: the scan with all deltas, then the gradients of parameters', (
-        Launch('scan', ('backward_kernel.cu',), 'BackwardScanKernelILi16ELb0', 'Relu', 8, _W3, _W3_MEMORY,
+        Launch('scan', ('backward_kernel.cu',), 'BackwardScanKernelILi16ELb0', 'Relu', 8, _W3, _W3_MEMORY, Route((r', column\);',)),
                row=(('kernel', 'backward_scan'), ('shooting_interval', 8), ('warps', 8))),
         Launch('parameters', ('backward_kernel.cu',), 'ParameterGradientKernel', 'Relu', 16,
                (Trips('share = context', 1), Trips(r's \+ 4 <= args', 0), Trips(r'; s < args', 1)), (), Route(('SumOuterProducts<1>',)))),

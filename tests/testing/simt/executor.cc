@@ -265,6 +265,16 @@ float Thread::CutToTf32(float x) {
   return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, x) & 0xFFFFE000U);
 }
 
+namespace {
+
+float TowardsZero(double x) {
+  const auto nearest = static_cast<float>(x);
+  return std::isfinite(nearest) && std::fabs(nearest) > std::fabs(x) ? std::nextafter(nearest, 0.0F)
+                                                                     : nearest;
+}
+
+}  // namespace
+
 void Thread::AddProduct(const float (&a)[4], const float (&b)[2], float (&d)[4]) {
   const auto is_tf32 = [](float x) { return __builtin_bit_cast(uint32_t, x) % 0x2000 == 0; };
   if (!std::all_of(a, a + 4, is_tf32) || !std::all_of(b, b + 2, is_tf32))
@@ -273,9 +283,10 @@ void Thread::AddProduct(const float (&a)[4], const float (&b)[2], float (&d)[4])
   const int g = lane() / 4, t = lane() % 4;
   for (int i = 0; i < 4; ++i) {
     const int below = i / 2, col = 2 * t + i % 2;
+    double sum = d[i];
     for (int k = 0; k < 8; ++k)
-      d[i] = std::fma(lanes[4 * g + k % 4].a[below + 2 * (k / 4)], lanes[4 * col + k % 4].b[k / 4],
-                      d[i]);
+      sum += double{lanes[4 * g + k % 4].a[below + 2 * (k / 4)]} * lanes[4 * col + k % 4].b[k / 4];
+    d[i] = TowardsZero(sum);
   }
 }
 

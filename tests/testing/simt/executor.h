@@ -171,6 +171,8 @@ class Thread {
   // the instruction mma.m16n8k8: with g = lane / 4 and t = lane % 4,
   //   a: (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4);  b: (t, g), (t + 4, g);
   //   d: (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
+  // Sums are cut off, as those of tensor cores are where they have been looked into; what they do
+  // is not documented.
   void AddProduct(const float (&a)[4], const float (&b)[2], float (&d)[4]);
 
  private:

@@ -46,7 +46,7 @@ cudaError_t Noted(cudaError_t error) {
 }
 
 std::atomic<int> libraries = 0;
-const char* kernel_names[] = {"sequential", "propagation"};
+const char* kernel_names[] = {"sequential", "propagation", "expansion"};
 
 std::atomic<int64_t> launches_to_hang = -1;
 std::atomic<bool> hangs = false;
@@ -133,6 +133,7 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t, const char
   return Noted(cudaErrorSymbolNotFound);
 }
 cudaError_t cudaLibraryUnload(cudaLibrary_t) {
+  WouldWait("cudaLibraryUnload");
   --libraries;
   return cudaSuccess;
 }

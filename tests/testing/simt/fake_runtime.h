@@ -13,9 +13,9 @@ inline constexpr char kFakeCode[] = "fake code";
 // a call that would wait for it ends the program. A negative number: it never hangs.
 void HangAfter(int64_t launches);
 
-// Lets devices that are opened from now on find an NVRTC, whose code has the kernels "sequential"
-// and "propagation" alone, which are there to be found and not to be launched; in the beginning
-// there is none.
+// Lets devices that are opened from now on find an NVRTC, whose code has the kernels "sequential",
+// "propagation" and "expansion" alone, which are there to be found and not to be launched; in the
+// beginning there is none.
 void FindNvrtc(bool found);
 // Libraries of such code that are loaded.
 int NumLibraries();

@@ -346,7 +346,10 @@ class SimtDevice final : public cuda::Device {
     sizes_.erase(memory);
     ::operator delete(memory, kAlignment);
   }
-  cuda::DeviceCompiler* compiler() override { return options_.compiler; }
+  absl::StatusOr<cuda::DeviceCompiler*> compiler() override {
+    if (options_.compiler == nullptr) return Device::compiler();
+    return options_.compiler;
+  }
   absl::Status Upload(void* to, const void* from, size_t bytes) override {
     std::memcpy(to, from, bytes);
     return absl::OkStatus();

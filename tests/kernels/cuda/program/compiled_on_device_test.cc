@@ -20,7 +20,7 @@ constexpr int64_t kProcessSteps = 24, kInterval = 3;
 constexpr int kRequestSamples = 3;
 
 TEST(CompiledOnDeviceTest, HasTheBitsOfTheInterpreter) {
-  const bool compiles = NewDeviceUnderTest()->compiler() != nullptr;
+  const bool compiles = NewDeviceUnderTest()->compiler().ok();
   int compiled = 0;
   const LoadProgress progress = [&](LoadNews news, std::string_view text) {
     std::printf("%s\n", std::string(text).c_str());

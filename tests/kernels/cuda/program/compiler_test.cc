@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -149,6 +151,44 @@ TEST_F(ProgramCompilerTest, InterpretsWhatDoesNotCompileAndSaysWhy) {
   EXPECT_THAT(problems_, HasSubstr("the step is interpreted"));
   EXPECT_THAT(problems_, HasSubstr("no such register"));
   EXPECT_EQ(OnlyFile(), "");
+  // It is not tried again, and said again.
+  EXPECT_EQ(*Ask(compiler), nullptr);
+  EXPECT_THAT(news_, HasSubstr("no such register"));
+  EXPECT_EQ(fake_.compiled, 1);
+}
+
+TEST_F(ProgramCompilerTest, CompilesNothingForARequest) {
+  ProgramCompiler compiler(*device_);
+  limits_.compiles = false;
+  EXPECT_EQ(*Ask(compiler), nullptr);
+  EXPECT_THAT(news_, HasSubstr("the step is interpreted"));
+  EXPECT_THAT(problems_, IsEmpty());
+  EXPECT_EQ(fake_.compiled, 0);
+  limits_.compiles = true;
+  const auto code = *Ask(compiler);
+  ASSERT_NE(code, nullptr);
+  // What is there is used, whether it lives or not.
+  limits_.compiles = false;
+  EXPECT_EQ(*Ask(compiler), code);
+  EXPECT_NE(*Ask(*std::make_unique<ProgramCompiler>(*device_)), nullptr);
+  EXPECT_EQ(fake_.compiled, 1);
+}
+
+// A file under another's name is not that program's code.
+TEST_F(ProgramCompilerTest, KnowsTheFileOfAnotherProgram) {
+  ASSERT_NE(*Ask(*std::make_unique<ProgramCompiler>(*device_)), nullptr);
+  const std::string first = OnlyFile(), saved = first + ".saved";
+  std::filesystem::rename(first, saved);
+  ASSERT_NE(*Ask(*std::make_unique<ProgramCompiler>(*device_), 3), nullptr);
+  std::filesystem::rename(saved, first + ".gone");
+  std::string second;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_))
+    if (entry.path().extension() == ".cubin") second = entry.path();
+  std::filesystem::rename(first + ".gone", second);
+  const int before = fake_.compiled;
+  ASSERT_NE(*Ask(*std::make_unique<ProgramCompiler>(*device_), 3), nullptr);
+  EXPECT_EQ(fake_.compiled, before + 1);
+  EXPECT_THAT(problems_, HasSubstr("damaged"));
 }
 
 TEST_F(ProgramCompilerTest, StopsWithItsToken) {
@@ -190,8 +230,18 @@ TEST_F(ProgramCompilerTest, InterpretsWhereThereIsNoCompiler) {
   const std::unique_ptr<Device> device = testing::simt::NewSimtDevice({});
   ProgramCompiler compiler(*device);
   EXPECT_EQ(*Ask(compiler), nullptr);
-  EXPECT_THAT(news_, IsEmpty());
+  EXPECT_THAT(news_, HasSubstr("interpreted on this device"));
   EXPECT_THAT(problems_, IsEmpty());
+}
+
+// Weights of any size make text that compiles: no number without digits, in any locale.
+TEST(SourceTest, WritesNumbersThatAreNotFinite) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const ProgramInstruction made[] = {{.ulps = infinity, .epsilon = std::nanf("")},
+                                     {.ulps = 10.0F, .epsilon = -infinity}};
+  const std::string text = ListingOf("Listing", made);
+  EXPECT_THAT(text, HasSubstr(" INFINITY, NAN,"));
+  EXPECT_THAT(text, HasSubstr(" 0x1.4p+3F, -INFINITY,"));
 }
 
 }  // namespace

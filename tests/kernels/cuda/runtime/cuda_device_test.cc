@@ -123,12 +123,12 @@ TEST_F(CudaDeviceTest, AnErrorOfAnotherCallIsNotReported) {
 }
 
 TEST_F(CudaDeviceTest, LoadsCompiledKernelsAndUnloadsThem) {
-  EXPECT_EQ(Open()->compiler(), nullptr);
+  EXPECT_TRUE(absl::IsUnimplemented(Open()->compiler().status()));
   simt::FindNvrtc(true);
   const std::unique_ptr<cuda::Device> device = Open();
   simt::FindNvrtc(false);
-  cuda::DeviceCompiler* const compiler = device->compiler();
-  ASSERT_NE(compiler, nullptr);
+  ASSERT_TRUE(device->compiler().ok());
+  cuda::DeviceCompiler* const compiler = *device->compiler();
   EXPECT_THAT(std::string(compiler->name()), ::testing::StartsWith("nvrtc 13.0 sm_"));
   const auto code = compiler->Compile("a source", nullptr);
   ASSERT_TRUE(code.ok()) << code.status();
@@ -149,6 +149,25 @@ TEST_F(CudaDeviceTest, LoadsCompiledKernelsAndUnloadsThem) {
   stream->Launch(cuda::NoiseArgs{});
   stream->Wait([] {});
   EXPECT_TRUE(stream->status().ok()) << stream->status();
+}
+
+// Unloading would wait for the kernel that does not end.
+TEST_F(CudaDeviceTest, ALostDeviceKeepsItsCode) {
+  simt::FindNvrtc(true);
+  const std::unique_ptr<cuda::Device> device = Open();
+  simt::FindNvrtc(false);
+  cuda::DeviceCompiler* const compiler = *device->compiler();
+  auto loaded = compiler->Load(*compiler->Compile("a source", nullptr));
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  const int libraries = simt::NumLibraries();
+  const std::unique_ptr<cuda::Stream> stream = *device->NewStream();
+  HangAfter(0);
+  stream->Launch(cuda::NoiseArgs{});
+  stream->Wait([] {});
+  EXPECT_FALSE(stream->status().ok());
+  loaded = std::shared_ptr<const cuda::DeviceCode>();
+  EXPECT_EQ(simt::NumLibraries(), libraries);
+  EXPECT_TRUE(absl::IsUnavailable(compiler->Load(simt::kFakeCode).status()));
 }
 
 }  // namespace

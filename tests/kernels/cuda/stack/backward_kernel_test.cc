@@ -72,6 +72,26 @@ TEST(BackwardKernelTest, KnowsEveryActivation) {
   }
 }
 
+// Products that are all too small by a bit of the last place make the gradients of deep stacks too
+// small: by 2^-22 of each branch, beside a few times what the sequential kernel loses.
+TEST(BackwardKernelTest, DeepStacksAreAsExactByTheScan) {
+  for (const bool residual : {false, true}) {
+    const BackwardProblem problem({.num_steps = 2048,
+                                   .state_dim = 16,
+                                   .residual = residual,
+                                   .activation = Activation::kIdentity,
+                                   .gain = 1});
+    const StackGradients want = ReferenceGradients(problem);
+    const auto error = [&](int64_t interval) {
+      const BackwardAnswer got = GoBack<16>(problem, {.interval = interval, .num_blocks = 2});
+      EXPECT_EQ(got.launch.trouble, "");
+      return RelativeError(Used(got.initial, 16, 16), want.initial, 16, kFloor);
+    };
+    const double branches = residual ? std::sqrt(2048.0) : 0;  // of a scale of 1 / sqrt(L) each
+    EXPECT_LT(error(8), 5 * error(0) + 0x1p-22 * branches + 1e-6) << residual;
+  }
+}
+
 // Bits depend neither on the size of the cluster or its blocks, nor on the place of their memory,
 // nor on the order of warps.
 TEST(BackwardKernelTest, ASampleHasTheSameBitsInEveryLaunch) {
