@@ -181,7 +181,8 @@ def complaints(predictions):
         for workload, _, parts in predictions:
             if workload.name != ceiling.workload:
                 continue
-            for passage in (passage for part in parts for passage in part.passages):
+            for passage in (passage for part in parts if re.search(ceiling.part, part.launch.part)
+                            for passage in part.passages):
                 if not re.search(ceiling.loop, own_line(passage)):
                     continue
                 matched = True

@@ -201,6 +201,7 @@ class Ceiling:
     kind: str
     most: float
     per: str = ''
+    part: str = ''  # regular expression of the launches' parts
 
 
 CEILINGS = (
@@ -221,5 +222,7 @@ CEILINGS = (
     Ceiling('W1 Newton', r'k = warp;', 'LD.32', 0),  # the nodes of a block lie in its own memory
     Ceiling('W1 Newton', r'begin = context\.thread', 'LD.128', 4),
     Ceiling('W1 Newton', r'begin = context\.thread', 'LD.32', 0),
-    Ceiling('W4 Newton', _GROUPS, 'LDS.128', 0.34, 'FFMA'),
+    Ceiling('W4 Newton', _GROUPS, 'LDS.128', 0.34, 'FFMA', 'propagation'),
+    # One vector: a piece of it for each piece of the weights.
+    Ceiling('W4 Newton', _GROUPS, 'LDS.128', 0.5, 'FFMA', 'guess'),
 )
