@@ -30,20 +30,26 @@ struct BackwardMemory {
   DEEPPCR_DEVICE float* Slopes(int32_t i) const {
     return Matrix(tree.per_block) + int64_t{i} * shooting_interval * W;
   }
-  // A copy of the product of node j < kChainNodes of the chain, [W, W], of whichever block.
+  // A copy of the product of node j of the chain, [W, W], of whichever block.
   DEEPPCR_DEVICE float* ChainMatrix(int32_t j) const {
     return Slopes(tree.per_block) + int64_t{j} * W * W;
   }
   // The gradient of a column that enters node k of the block on the chain, [W].
   DEEPPCR_DEVICE float* Prefix(int32_t k, int32_t column) const {
-    return ChainMatrix(kChainNodes) + (int64_t{k} * num_columns + column) * W;
+    return ChainMatrix(MostNodes(tree)) + (int64_t{k} * num_columns + column) * W;
+  }
+
+  // Nodes of the chain, at most.
+  static constexpr int32_t MostNodes(const IntervalTree& tree) {
+    return tree.num_intervals < kChainNodes ? tree.num_intervals : kChainNodes;
   }
 
   static constexpr size_t Bytes(const IntervalTree& tree, int32_t shooting_interval,
                                 int32_t num_columns) {
     const size_t rows = static_cast<size_t>(tree.per_block) * (W + shooting_interval);
     const size_t roots = tree.per_block >> ChainLevel(tree);
-    return sizeof(float) * W * (rows + roots * num_columns + kChainNodes * W);
+    return sizeof(float) * W *
+           (rows + roots * num_columns + static_cast<size_t>(MostNodes(tree)) * W);
   }
 };
 

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kernels/cuda/program/source.h"
 #include "kernels/cuda/runtime/nvrtc.h"
@@ -65,6 +66,21 @@ TEST(NvrtcProgramsTest, Compile) {
               checked, refused, compiled, seconds / std::max(compiled, 1), longest);
   EXPECT_GE(checked, NumPrograms() * 4 / 5);
   EXPECT_GE(compiled, NumPrograms() / kWhole / 2);
+}
+
+// Instructions that are not on elements are as many as there may be.
+TEST(NvrtcProgramsTest, LongProgramsAreNoDepthOfTemplates) {
+  if (const auto version = cuda::NvrtcVersion(); !version.ok()) GTEST_SKIP() << version.status();
+  std::vector<cuda::ProgramInstruction> instructions(
+      1000, {.op = program::Op::kArrange, .kind = program::OpKind::kArrange});
+  for (const size_t at : {size_t{0}, size_t{500}, size_t{999}})
+    instructions[at] = {.op = program::Op::kTanh,
+                        .kind = program::OpKind::kElementwise,
+                        .num_operands = 1,
+                        .result = {.size = 8}};
+  const auto code = cuda::CompileForDevice(cuda::SourceOf(instructions, {.rows = 13}), 90,
+                                           cuda::CodeForm::kNone, nullptr);
+  EXPECT_TRUE(code.ok()) << code.status();
 }
 
 // Denoisers of the size that is served, as programs: those that a graph describes are like them.
