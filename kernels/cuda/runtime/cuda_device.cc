@@ -8,25 +8,16 @@
 #include <string>
 #include <utility>
 
-#include "kernels/base/sha256.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
-#include "kernels/cuda/runtime/embedded_headers.h"
+#include "kernels/cuda/runtime/cuda_compiler.h"
+#include "kernels/cuda/runtime/cuda_errors.h"
 #include "kernels/cuda/runtime/launch.h"
-#include "kernels/cuda/runtime/nvrtc.h"
 #include "kernels/cuda/runtime/probe.h"
 #include "kernels/cuda/runtime/products.h"
 
 namespace deeppcr::cuda {
 namespace {
-
-absl::Status Failed(absl::StatusCode code, std::string_view what, cudaError_t error) {
-  return {code, ToAbsl(StrCat("CUDA: ", what, ": ", cudaGetErrorString(error)))};
-}
-
-absl::Status Lost() {
-  return absl::UnavailableError("CUDA: the device is lost: work on it did not end");
-}
 
 class CudaStream final : public Stream {
  public:
@@ -205,130 +196,6 @@ class CudaStream final : public Stream {
   absl::Status status_;
 };
 
-// The compiler of another toolkit than ours may give other bits than the kernels that interpret.
-std::string OtherNvrtc() {
-  const absl::StatusOr<std::string> version = NvrtcVersion();
-  const std::string ours = StrCat(CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10);
-  return version.ok() && *version != ours ? StrCat(" nvrtc=", *version) : "";
-}
-
-#if CUDART_VERSION >= 12080  // first with cudaLibraryLoadData
-
-// Kernels of a program, loaded into the runtime.
-class LoadedCode final : public DeviceCode {
- public:
-  // `lost`: the device's, which outlives the code.
-  LoadedCode(cudaLibrary_t library, const std::atomic<bool>& lost)
-      : library_(library), lost_(lost) {}
-  ~LoadedCode() override {
-    if (!lost_) cudaLibraryUnload(library_);  // it would wait for what still runs
-  }
-
-  // Finds the kernels, and lets them use what the interpreter's may (PrepareKernels).
-  cudaError_t Prepare(int shared_bytes) {
-    cudaError_t error = cudaSuccess;
-    // `optional`: a program may have no coarse guess, or a device no clusters.
-    const auto find = [&](const char* name, bool cluster, bool optional, const void** handle) {
-      cudaKernel_t kernel = nullptr;
-      if (error != cudaSuccess) return;
-      if (const cudaError_t found = cudaLibraryGetKernel(&kernel, library_, name);
-          found != cudaSuccess) {
-        if (!optional) error = found;
-        cudaGetLastError();
-        return;
-      }
-      *handle = kernel;
-      error =
-          cudaFuncSetAttribute(*handle, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-      if (error == cudaSuccess && cluster)
-        error = cudaFuncSetAttribute(*handle, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    };
-    find("sequential", false, false, &kernels_.sequential);
-    find("cluster_sequential", true, true, &kernels_.cluster_sequential);
-    find("propagation", false, false, &kernels_.propagation);
-    find("expansion", false, false, &kernels_.expansion);
-    find("coarse", false, true, &kernels_.coarse);
-    find("cluster_coarse", true, true, &kernels_.cluster_coarse);
-    return error;
-  }
-  const ProgramKernels& kernels() const override { return kernels_; }
-
- private:
-  const cudaLibrary_t library_;
-  const std::atomic<bool>& lost_;
-  ProgramKernels kernels_ = {};
-};
-
-// NVRTC, for one device.
-class CudaCompiler final : public DeviceCompiler {
- public:
-  // Errors: kUnimplemented where there is no NVRTC.
-  static absl::StatusOr<std::unique_ptr<DeviceCompiler>> New(int device, const DeviceInfo& info,
-                                                             const std::atomic<bool>& lost) {
-    DEEPPCR_ASSIGN_OR_RETURN(const std::string version, NvrtcVersion());
-    DEEPPCR_ASSIGN_OR_RETURN(const std::string digest, DigestOfHeaders());
-    const int capability = 10 * info.major + info.minor;
-    return std::unique_ptr<DeviceCompiler>(
-        new CudaCompiler(device, capability, info.shared_bytes, lost,
-                         StrCat("nvrtc ", version, " sm_", capability, " ", digest.substr(0, 12))));
-  }
-
-  std::string_view name() const override { return name_; }
-  absl::StatusOr<std::string> Compile(const std::string& source,
-                                      const CancelToken* token) override {
-    return CompileForDevice(source, capability_, CodeForm::kCubin, token);
-  }
-  absl::StatusOr<std::shared_ptr<const DeviceCode>> Load(const std::string& code) override {
-    if (lost_) return Lost();
-    cudaLibrary_t library = nullptr;
-    cudaError_t error = cudaSetDevice(device_);
-    if (error == cudaSuccess)
-      error = cudaLibraryLoadData(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0);
-    if (error == cudaSuccess) {
-      auto loaded = std::make_shared<LoadedCode>(library, lost_);
-      error = loaded->Prepare(static_cast<int>(shared_bytes_));
-      if (error == cudaSuccess) return loaded;
-    }
-    cudaGetLastError();
-    return Failed(absl::StatusCode::kUnavailable, "loading a compiled step", error);
-  }
-
- private:
-  CudaCompiler(int device, int capability, size_t shared_bytes, const std::atomic<bool>& lost,
-               std::string name)
-      : device_(device),
-        capability_(capability),
-        shared_bytes_(shared_bytes),
-        lost_(lost),
-        name_(std::move(name)) {}
-
-  static absl::StatusOr<std::string> DigestOfHeaders() {
-    std::string all = kCompileOptions;
-    for (const EmbeddedHeader& header : EmbeddedHeaders())
-      all.append(header.name).append(1, '\0').append(header.text);
-    return Sha256Hex(all);
-  }
-
-  const int device_, capability_;
-  const size_t shared_bytes_;
-  const std::atomic<bool>& lost_;
-  const std::string name_;
-};
-
-#endif
-
-// Errors: kUnimplemented where programs are interpreted, and why.
-absl::StatusOr<std::unique_ptr<DeviceCompiler>> NewCompiler(
-    [[maybe_unused]] int device, [[maybe_unused]] const DeviceInfo& info,
-    [[maybe_unused]] const std::atomic<bool>& lost) {
-#if CUDART_VERSION >= 12080
-  return CudaCompiler::New(device, info, lost);
-#else
-  return absl::UnimplementedError(
-      "step programs are interpreted on this GPU: this build's CUDA toolkit is older than 12.8");
-#endif
-}
-
 // Version of the kernel's module, which compiles the code that the toolkit left to the driver: the
 // word of digits and dots in the first line of its file. "unknown" where no such word can be read.
 std::string DriverVersion() {
@@ -351,7 +218,7 @@ class CudaDevice final : public Device {
                 .shared_bytes = info.shared_bytes,
                 .max_cluster_blocks = info.max_cluster_blocks,
                 .clusters = info.clusters},
-        compiler_(NewCompiler(index, info, lost_)) {}
+        compiler_(NewCudaCompiler(index, info, lost_)) {}
 
   std::string name() const override { return name_; }
   std::string versions() const override {
