@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/backend/common.h"
@@ -13,12 +15,15 @@
 #include "kernels/cuda/cuda_space.h"
 #include "kernels/cuda/diffusion/recurrence.h"
 #include "kernels/cuda/loop/block_shape.h"
+#include "kernels/cuda/program/backward_space.h"
 #include "kernels/cuda/program/compiler.h"
 #include "kernels/cuda/program/recurrence.h"
 #include "kernels/cuda/stack/backward_space.h"
 #include "kernels/cuda/stack/parameter_adder.h"
 #include "kernels/cuda/stack/recurrence.h"
+#include "kernels/program/cost.h"
 #include "kernels/program/denoiser_program.h"
+#include "kernels/program/dense_stack.h"
 #include "kernels/program/optimize.h"
 
 namespace deeppcr::cuda {
@@ -95,6 +100,51 @@ class ReversibleSystem final : public CudaSystem<StackModel> {
   const std::unique_ptr<ParameterAdder> adder_;
 };
 
+// Recurrences whose step is a program, or a named denoiser, which goes back as the program that it
+// is.
+template <class Model>
+class ReversibleProgram final : public CudaSystem<Model> {
+ public:
+  // `program` where the model is none; `adder` where the step is a dense layer, or null.
+  ReversibleProgram(Device& device, Model model, std::optional<ProgramModel> program,
+                    std::unique_ptr<ParameterAdder> adder = nullptr)
+      : CudaSystem<Model>(device, std::move(model)),
+        program_(std::move(program)),
+        adder_(std::move(adder)) {}
+
+  int64_t memory_bytes() const override {
+    const int64_t beside = program_.has_value() ? program_->memory_bytes() : 0;
+    const int64_t adding = adder_ == nullptr ? 0 : adder_->memory_bytes();
+    return CudaSystem<Model>::memory_bytes() + beside + adding;
+  }
+  BackwardGrouping backward_grouping() const override { return BackwardGroupingOf(Program()); }
+  int64_t BackwardSpaceBytes(const BackwardLimits& limits) const override {
+    return cuda::BackwardSpaceBytes(this->device(), Program(), limits);
+  }
+  absl::StatusOr<std::unique_ptr<BackwardSpace>> NewBackwardSpace(
+      const BackwardLimits& limits) const override {
+    return cuda::NewBackwardSpace(this->device(), Program(), limits);
+  }
+  bool gives_state_cotangents() const override { return true; }
+  absl::Status AddParameterGradients(std::span<const ParameterSample> samples, int64_t begin,
+                                     int64_t end, const ParameterSums& sums) const override {
+    if (adder_ == nullptr) return System::AddParameterGradients(samples, begin, end, sums);
+    return adder_->Add(samples, begin, end, sums);
+  }
+
+ private:
+  const ProgramModel& Program() const {
+    if constexpr (std::is_same_v<Model, ProgramModel>) {
+      return this->model();
+    } else {
+      return *program_;
+    }
+  }
+
+  const std::optional<ProgramModel> program_;
+  const std::unique_ptr<ParameterAdder> adder_;
+};
+
 absl::StatusOr<std::unique_ptr<System>> LoadReversible(Device& device, const DenseStackSpec& spec,
                                                        const PackingLimits& limits) {
   DEEPPCR_ASSIGN_OR_RETURN(StackModel model, StackModel::Upload(device, spec, limits));
@@ -111,35 +161,73 @@ absl::StatusOr<std::unique_ptr<System>> Load(Device& device, const Spec& spec,
   return std::unique_ptr<System>(std::make_unique<CudaSystem<Model>>(device, std::move(model)));
 }
 
-// A named denoiser with a sampler that the kernels of named denoisers do not know, as the program
-// that it is.
-absl::StatusOr<std::unique_ptr<System>> LoadAsProgram(Device& device, const DiffusionSpec& spec,
-                                                      const PackingLimits& limits,
-                                                      ProgramCompiler* compiler) {
+absl::StatusOr<program::Program> ProgramOf(const DiffusionSpec& spec) {
   DEEPPCR_ASSIGN_OR_RETURN(const program::Program written,
                            program::ProgramOfDenoiser(spec, program::kNoLimits));
-  DEEPPCR_ASSIGN_OR_RETURN(const program::Program optimized,
-                           program::Optimize(written, program::kNoLimits));
-  return Load<ProgramModel>(device, program::WithProgram(spec, optimized), limits, compiler);
+  return program::Optimize(written, program::kNoLimits);
+}
+
+template <class Spec>
+absl::StatusOr<std::unique_ptr<System>> LoadProgram(Device& device, const Spec& spec,
+                                                    const PackingLimits& limits,
+                                                    ProgramCompiler* compiler) {
+  if (!limits.backward) return Load<ProgramModel>(device, spec, limits, compiler);
+  DEEPPCR_ASSIGN_OR_RETURN(ProgramModel model,
+                           ProgramModel::Upload(device, spec, limits, compiler));
+  return std::unique_ptr<System>(
+      std::make_unique<ReversibleProgram<ProgramModel>>(device, std::move(model), std::nullopt));
+}
+
+// A named denoiser; as the program that it is, where its sampler is none that the kernels of named
+// denoisers know.
+absl::StatusOr<std::unique_ptr<System>> LoadDenoiser(Device& device, const DiffusionSpec& spec,
+                                                     const PackingLimits& limits,
+                                                     ProgramCompiler* compiler) {
+  const bool named = spec.form == SamplerForm{};
+  if (named && !limits.backward) return Load<DiffusionModel>(device, spec, limits);
+  DEEPPCR_ASSIGN_OR_RETURN(const program::Program program, ProgramOf(spec));
+  const DiffusionProgramSpec with_program = program::WithProgram(spec, program);
+  if (!named) return LoadProgram(device, with_program, limits, compiler);
+  DEEPPCR_ASSIGN_OR_RETURN(DiffusionModel model, DiffusionModel::Upload(device, spec, limits));
+  DEEPPCR_ASSIGN_OR_RETURN(ProgramModel back, ProgramModel::Upload(device, with_program, limits));
+  return std::unique_ptr<System>(std::make_unique<ReversibleProgram<DiffusionModel>>(
+      device, std::move(model), std::move(back)));
+}
+
+// Dense stacks that warps do not take, which go back as the programs that they are.
+absl::StatusOr<std::unique_ptr<System>> LoadWide(Device& device, const DenseStackSpec& spec,
+                                                 const PackingLimits& limits) {
+  if (!limits.backward) return Load<PanelStackModel>(device, spec, limits);
+  DEEPPCR_ASSIGN_OR_RETURN(PanelStackModel model, PanelStackModel::Upload(device, spec, limits));
+  DEEPPCR_ASSIGN_OR_RETURN(const program::Program program, program::ProgramOfStack(spec));
+  const StackProgramSpec with_program = {.num_steps = spec.num_steps,
+                                         .state_dim = spec.state_dim,
+                                         .program = &program,
+                                         .step_weights = program::StepWeights(program),
+                                         .encode = spec.encode,
+                                         .decode = spec.decode};
+  DEEPPCR_ASSIGN_OR_RETURN(ProgramModel back, ProgramModel::Upload(device, with_program, limits));
+  DEEPPCR_ASSIGN_OR_RETURN(std::unique_ptr<ParameterAdder> adder,
+                           ParameterAdder::New(device, model.shape()));
+  return std::unique_ptr<System>(std::make_unique<ReversibleProgram<PanelStackModel>>(
+      device, std::move(model), std::move(back), std::move(adder)));
 }
 
 // One overload per family.
 struct NewSystemFrom {
   absl::StatusOr<std::unique_ptr<System>> operator()(const DenseStackSpec& spec) const {
-    if (!ByWarps(spec.state_dim, device.limits()))
-      return Load<PanelStackModel>(device, spec, limits);
+    if (!ByWarps(spec.state_dim, device.limits())) return LoadWide(device, spec, limits);
     return limits.backward ? LoadReversible(device, spec, limits)
                            : Load<StackModel>(device, spec, limits);
   }
   absl::StatusOr<std::unique_ptr<System>> operator()(const DiffusionSpec& spec) const {
-    return spec.form == SamplerForm{} ? Load<DiffusionModel>(device, spec, limits)
-                                      : LoadAsProgram(device, spec, limits, &compiler);
+    return LoadDenoiser(device, spec, limits, &compiler);
   }
   absl::StatusOr<std::unique_ptr<System>> operator()(const DiffusionProgramSpec& spec) const {
-    return Load<ProgramModel>(device, spec, limits, &compiler);
+    return LoadProgram(device, spec, limits, &compiler);
   }
   absl::StatusOr<std::unique_ptr<System>> operator()(const StackProgramSpec& spec) const {
-    return Load<ProgramModel>(device, spec, limits, &compiler);
+    return LoadProgram(device, spec, limits, &compiler);
   }
 
   Device& device;

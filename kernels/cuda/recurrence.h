@@ -72,6 +72,9 @@ class BlockRecurrence : public Recurrence {
  public:
   explicit BlockRecurrence(Workspace& work) : work_(work) {}
 
+  // The process of samples first, first + 1, ...
+  virtual Process ProcessFrom(int64_t first) const = 0;
+
   void LaunchSteps(int32_t num_samples, int64_t begin, int64_t end, float* trajectories) override {
     const Process process = ProcessFrom(0);
     work_.stream->Launch(
@@ -107,8 +110,6 @@ class BlockRecurrence : public Recurrence {
             .linearization = propagation.linearization,
             .kind = propagation.kind};
   }
-  // The process of samples first, first + 1, ...
-  virtual Process ProcessFrom(int64_t first) const = 0;
   // Rows that a block takes through a step together.
   virtual int RowsPerStep() const = 0;
 

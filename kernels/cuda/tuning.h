@@ -159,6 +159,14 @@ inline constexpr int64_t kAddedLayers = 32, kAddedSamples = 32;
 // Cotangents of a sample that go back together (assumed).
 inline constexpr int64_t kBackwardColumns = 32;
 
+// ---- Backward, of step programs (program/backward_kernel.h)
+// Blocks of a launch for each multiprocessor, which take one interval after another, and the memory
+// of those whose frames are larger than shared memory (assumed).
+inline constexpr int kBackBlocks = 2;
+inline constexpr int64_t kBackWorkspaceBytes = int64_t{128} << 20;
+// Samples that go back together at most (assumed).
+inline constexpr int64_t kBackSamples = 32;
+
 }  // namespace deeppcr::cuda
 
 #endif  // DEEPPCR_KERNELS_CUDA_TUNING_H_

@@ -20,9 +20,9 @@ std::unique_ptr<Backend> NewBackendOfUsers() { return NewBackendUnderTest(); }
 
 const std::vector<BackendCase>& BackendCases() {
   static const auto* cases = new std::vector<BackendCase>{
-      {"cuda", &NewBackendUnderTest, MaxStepsUnderTest(), false, 32},
-      {"cuda_passes", &NewBackendWithoutClusters, MaxStepsUnderTest(), false, 0},
-      {"cuda_programs", &NewCudaWithProgramsForStacks, MaxStepsUnderTest(), false, 0},
+      {"cuda", &NewBackendUnderTest, MaxStepsUnderTest()},
+      {"cuda_passes", &NewBackendWithoutClusters, MaxStepsUnderTest()},
+      {"cuda_programs", &NewCudaWithProgramsForStacks, MaxStepsUnderTest()},
       {"reference", &reference::NewReferenceBackend}};
   return *cases;
 }

@@ -21,9 +21,6 @@ struct BackendCase {
   std::string name;
   std::unique_ptr<Backend> (*create)();
   int64_t max_steps = INT64_MAX;  // deeper systems would take too long
-  bool reverses_programs = true;  // takes step programs back, and so all but dense stacks
-  // Widest dense stack that it takes back.
-  int64_t max_reversed_dim = INT64_MAX;
 };
 const std::vector<BackendCase>& BackendCases();
 // The one that users get here: the CPU's newest instruction set, or cuda.

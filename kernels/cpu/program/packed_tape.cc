@@ -2,17 +2,16 @@
 #include "kernels/cpu/program/packed_tape.h"
 
 #include <algorithm>
-#include <span>
 #include <utility>
 
 #include "kernels/base/status_macros.h"
+#include "kernels/program/tape.h"
 
 namespace deeppcr::cpu {
 namespace {
 
-using program::Instruction;
-using program::OpKind;
 using program::Program;
+using program::TapedInstruction;
 using program::ValueId;
 
 // The matrix of a layer, [view.rows, cols] row-major.
@@ -37,12 +36,13 @@ class TapePacker {
  public:
   TapePacker(const Program& program, const PackedSection& section, uint8_t depends,
              int64_t num_steps)
-      : program_(program), section_(section), depends_(depends), num_steps_(num_steps) {}
+      : program_(program),
+        taped_(program::MakeTape(program, depends, &PanelRowWidth)),
+        num_steps_(num_steps) {
+    tape_.section = section;
+  }
 
   absl::StatusOr<PackedTape> Run() {
-    tape_.section = section_;
-    FindInstructions();
-    FindExports();
     PlaceValues();
     DEEPPCR_RETURN_IF_ERROR(PackBack());
     ChooseParts(CachesOfThisMachine(), tape_.panels);
@@ -50,92 +50,38 @@ class TapePacker {
   }
 
  private:
-  bool IsHere(ValueId id) const {
-    return id != program::kNoValue && program::ClassOf(program_.at(id)) == depends_;
-  }
-
-  // The instructions that the section was packed from, in its order.
-  void FindInstructions() {
-    for (const Instruction& instruction : program_.instructions)
-      if (IsHere(instruction.result)) made_from_.push_back(&instruction);
-  }
-
-  Place TakePlace(ValueId id) {
-    const int64_t size = program_.at(id).size, width = PanelRowWidth(size);
-    const Place place = {.offset = floats_, .size = size, .width = width};
-    floats_ += width;
-    offsets_[static_cast<size_t>(id)] = place.offset;
-    return place;
-  }
-
-  // Marks the values of the section that later sections read.
-  void FindExports() {
-    exported_.assign(program_.values.size(), 0);
-    if (depends_ == program::kOnState) return;
-    for (const Instruction& instruction : program_.instructions) {
-      if (IsHere(instruction.result)) continue;
-      for (const ValueId id : program::ReadInRows(instruction))
-        if (IsHere(id)) exported_[static_cast<size_t>(id)] = 1;
-    }
+  // The place of a value that the program has, in a section that has it.
+  Place PlaceOf(ValueId id, int64_t offset) const {
+    if (offset < 0) return {};
+    const int64_t size = program_.at(id).size;
+    return {.offset = offset, .size = size, .width = PanelRowWidth(size)};
   }
 
   void PlaceValues() {
-    offsets_.assign(program_.values.size(), -1);
-    if (IsHere(program_.state)) tape_.state = TakePlace(program_.state);
-    if (IsHere(program_.condition)) tape_.condition = TakePlace(program_.condition);
-    if (IsHere(program_.label)) tape_.label = TakePlace(program_.label);
-    for (const Instruction* instruction : made_from_) TakePlace(instruction->result);
-    for (size_t at = 0; at < made_from_.size(); ++at) {
+    tape_.state = PlaceOf(program_.state, taped_.state);
+    tape_.condition = PlaceOf(program_.condition, taped_.condition);
+    tape_.label = PlaceOf(program_.label, taped_.label);
+    tape_.output = PlaceOf(program_.output, taped_.output);
+    for (size_t at = 0; at < taped_.instructions.size(); ++at) {
+      const TapedInstruction& taped = taped_.instructions[at];
       PackedInstruction& packed = tape_.section.instructions[at];
       packed.together = 1;
-      packed.result.offset = OffsetOf(made_from_[at]->result);
-      for (size_t k = 0; k < packed.operands.size(); ++k) {
-        if (packed.moves[k] != 0) packed.operands[k].offset = OffsetOf(made_from_[at]->operands[k]);
-      }
+      packed.result.offset = taped.result;
+      for (size_t k = 0; k < packed.operands.size(); ++k)
+        if (taped.operands[k] >= 0) packed.operands[k].offset = taped.operands[k];
+      if (taped.result == taped_.noise) tape_.noise = packed.result;
     }
-    // The exports stand in the order of their values.
-    size_t next = 0;
-    for (size_t id = 0; id < program_.values.size() && next < tape_.section.exports.size(); ++id) {
-      if (exported_[id] == 0) continue;
-      tape_.section.exports[next++].from.offset = offsets_[id];
-    }
-    for (const PackedInstruction& packed : tape_.section.instructions)
-      if (AddsNoise(packed)) tape_.noise = packed.result;
-    if (depends_ == program::kOnState)
-      tape_.output = {.offset = OffsetOf(program_.output),
-                      .size = program_.at(program_.output).size,
-                      .width = PanelRowWidth(program_.at(program_.output).size)};
-    tape_.section.frame_floats = floats_;
+    for (size_t e = 0; e < tape_.section.exports.size(); ++e)
+      tape_.section.exports[e].from.offset = taped_.exports[e];
+    tape_.section.frame_floats = taped_.floats;
   }
 
-  static bool AddsNoise(const PackedInstruction& packed) {
-    return packed.kind == program::OpKind::kReverseStep &&
-           (packed.part == StepPart::kState || packed.part == StepPart::kNoise);
-  }
-
-  int64_t OffsetOf(ValueId id) const { return offsets_[static_cast<size_t>(id)]; }
-
-  // Goes through the instructions as the backward pass does.
   absl::Status PackBack() {
-    std::vector<uint8_t> written = exported_;
-    for (const ValueId id : {program_.state, program_.condition, program_.label})
-      if (IsHere(id)) written[static_cast<size_t>(id)] = 1;
-    if (depends_ == program::kOnState) written[static_cast<size_t>(program_.output)] = 1;
-    tape_.back.resize(made_from_.size());
-    for (size_t at = made_from_.size(); at-- > 0;) {
-      const Instruction& instruction = *made_from_[at];
+    tape_.back.resize(taped_.instructions.size());
+    for (size_t at = taped_.instructions.size(); at-- > 0;) {
+      const TapedInstruction& taped = taped_.instructions[at];
       BackwardInstruction& back = tape_.back[at];
-      back.reached = written[static_cast<size_t>(instruction.result)] != 0;
-      // The index of a row is nobody's to change: no cotangent is written.
-      const bool gives = instruction.op != program::Op::kLookup;
-      for (const ValueId id : program::ReadInRows(instruction)) {
-        const bool here = IsHere(id);
-        const bool moves = here || (program_.at(id).depends & program::kOnCondition) != 0;
-        back.wants.push_back(gives && moves);
-        // Rows of other sections hold the sums of several steps.
-        back.adds.push_back(!here || written[static_cast<size_t>(id)] != 0);
-        if (back.reached && gives && here) written[static_cast<size_t>(id)] = 1;
-      }
+      back = {.adds = taped.adds, .wants = taped.wants, .reached = taped.reached};
       if (back.reached && back.wants[0] != 0)
         DEEPPCR_RETURN_IF_ERROR(PackTransposed(tape_.section.instructions[at], &back));
     }
@@ -158,14 +104,9 @@ class TapePacker {
   }
 
   const Program& program_;
-  const PackedSection& section_;
-  const uint8_t depends_;
+  const program::Tape taped_;
   const int64_t num_steps_;
   PackedTape tape_;
-  std::vector<const Instruction*> made_from_;
-  std::vector<uint8_t> exported_;  // by value
-  std::vector<int64_t> offsets_;   // by value
-  int64_t floats_ = 0;
 };
 
 }  // namespace

@@ -25,9 +25,10 @@ struct DenseBackArgs {
   int64_t input_stride;
   const float* of_outputs;  // g_y [n, m, of_outputs_stride]
   int64_t of_outputs_stride;
-  const float* beside;  // [n, m, cols], or null
+  const float* beside;  // [n, m, beside_dim], or null
+  int32_t beside_dim;   // may be more than cols: of what the layer does not read
   float* deltas;        // [n, m, rows]; not of the identity
-  float* of_inputs;     // g_x [n, m, of_inputs_stride], zero beyond cols
+  float* of_inputs;     // g_x [n, m, of_inputs_stride], zero beyond cols and beside_dim
   int64_t of_inputs_stride;
 };
 
@@ -54,7 +55,9 @@ DEEPPCR_DEVICE void FormDenseDeltas(Context& context, const DenseBackArgs& args,
 // Element j of g_x of a row of cotangents, counted over all samples.
 DEEPPCR_DEVICE float DenseCotangent(const DenseBackArgs& args, int64_t at, int64_t j) {
   const DenseView& layer = args.layer;
-  float sum = args.beside == nullptr ? 0.0F : args.beside[at * layer.cols + j];
+  const bool beside = args.beside != nullptr && j < args.beside_dim;
+  float sum = beside ? args.beside[at * args.beside_dim + j] : 0.0F;
+  if (j >= layer.cols) return sum;
   if (layer.rows == 0) return sum + args.of_outputs[at * args.of_outputs_stride + j];
   for (int32_t i = 0; i < layer.rows; ++i)
     sum = fmaf(layer.weights[int64_t{i} * layer.cols + j], args.deltas[at * layer.rows + i], sum);
@@ -72,7 +75,7 @@ DEEPPCR_DEVICE void GoBackThroughLayer(Context& context, const DenseBackArgs& ar
   for (int64_t at = context.thread(); at < args.num_columns * stride; at += context.num_threads()) {
     const int64_t row = int64_t{context.cluster()} * args.num_columns + at / stride;
     const int64_t j = at % stride;
-    args.of_inputs[row * stride + j] = j < args.layer.cols ? DenseCotangent(args, row, j) : 0.0F;
+    args.of_inputs[row * stride + j] = DenseCotangent(args, row, j);
   }
 }
 

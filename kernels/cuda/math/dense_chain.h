@@ -27,6 +27,8 @@ class DeviceChain {
   DenseView OnlyLayer() const {
     return views_.empty() ? DenseView{.cols = args_.input_dim} : views_.front();
   }
+  // The layers, in order; their pointers are to device memory.
+  std::span<const DenseView> views() const { return views_; }
   // Arguments of a launch, without inputs and outputs.
   const DenseChainArgs& args() const { return args_; }
 

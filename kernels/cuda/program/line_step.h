@@ -58,6 +58,28 @@ class LineStep {
         operand_(frame, step, instruction.operands[0]),
         result_(frame[instruction.result]) {}
 
+  // Calls give(i, g) for the elements i of the operand's line, with g what the cotangent in row r
+  // of the result gives it. The Jacobians of norms and of softmax are symmetric: of y, the result,
+  // inverse (1 - 1 1^T / n - y y^T / n), and diag(y) - y y^T.
+  template <class F>
+  DEEPPCR_DEVICE void GoBack(int r, const F& give) const {
+    const Op op = instruction_.op;
+    const auto g = [&](int i) { return result_(r, At(i)); };
+    const auto y = [&](int i) { return result_(0, At(i)); };
+    if (op == Op::kSum || op == Op::kMean) {
+      const float share = result_(r, line_) / Divisor();
+      ForLine([&](int i) { give(At(i), share); });
+    } else if (op == Op::kLargest) {
+      const int at = FirstOf(result_(0, line_));
+      ForLine([&](int i) { give(At(i), i == at ? result_(r, line_) : 0.0F); });
+    } else if (op == Op::kSoftmax) {
+      const float along = SumOf([&](int i) { return y(i) * g(i); });
+      ForLine([&](int i) { give(At(i), y(i) * (g(i) - along)); });
+    } else {
+      const float inverse = Norm().inverse;
+      ForRest(y, g, [&](int i, float rest) { give(At(i), rest * inverse); });
+    }
+  }
   // Makes row r < rows.count of the line; the state's row with the size of its rounding.
   DEEPPCR_DEVICE void Make(int r) const {
     const Op op = instruction_.op;
@@ -141,6 +163,12 @@ class LineStep {
   DEEPPCR_DEVICE float LargestOfLine() const {
     return LargestOf([&](int i) { return X(i); });
   }
+  // The first element that is `x`; 0 where none is.
+  DEEPPCR_DEVICE int FirstOf(float x) const {
+    const float none = static_cast<float>(length_);
+    const float first = SmallestOf([&](int i) { return X(i) == x ? static_cast<float>(i) : none; });
+    return first < none ? static_cast<int>(first) : 0;
+  }
   DEEPPCR_DEVICE float ReachAt(int i) const {
     float probe = 0.0F;
     for (int v = 1; v <= rows_.probes; ++v) probe = LargerOrNan(probe, fabsf(T(v, i)));
@@ -156,10 +184,7 @@ class LineStep {
   // of them would cancel in a later difference with that element.
   DEEPPCR_DEVICE void TangentOfLargest(int r) const {
     const float largest = LargestOfLine();
-    const float none = static_cast<float>(length_);
-    const float first =
-        SmallestOf([&](int i) { return X(i) == largest ? static_cast<float>(i) : none; });
-    const int at = first < none ? static_cast<int>(first) : 0;
+    const int at = FirstOf(largest);
     if (!IsProbe(r)) return WriteNumber(r, T(r, at));
     const float reach = LargestOf([&](int i) { return X(i) == largest ? ReachAt(i) : 0.0F; });
     const auto near = [&](int v, int i) {
@@ -202,18 +227,22 @@ class LineStep {
     const LayerNorm norm = Norm();
     const auto y = [&](int i) { return norm.Of(X(i)); };
     if (r == 0) return ForLine([&](int i) { WriteState(i, y(i)); });
-    const float size = static_cast<float>(length_);
-    const bool centred = instruction_.op == Op::kStandardize;
-    const float mean = centred ? SumOf([&](int i) { return T(r, i); }) / size : 0.0F;
-    const float along = SumOf([&](int i) { return y(i) * T(r, i); }) / size;
     // The rounding of the mean, which moves all elements of a line alike.
-    const float shift = IsProbe(r) && centred
+    const float shift = IsProbe(r) && Centres()
                             ? RoundingSource(2.0F * norm.SizeOfMean(), r - 1, -1 - line_, salt_)
                             : 0.0F;
-    ForLine([&](int i) {
-      const float rest = T(r, i) - mean - y(i) * along;
-      WriteTangent(r, i, y(i), fmaf(rest, norm.inverse, shift));
-    });
+    ForRest(
+        y, [&](int i) { return T(r, i); },
+        [&](int i, float rest) { WriteTangent(r, i, y(i), fmaf(rest, norm.inverse, shift)); });
+  }
+  DEEPPCR_DEVICE bool Centres() const { return instruction_.op == Op::kStandardize; }
+  // Calls f(i, rest) with what a norm, whose result is y, leaves of t(i) before it is scaled.
+  template <class Y, class T, class F>
+  DEEPPCR_DEVICE void ForRest(const Y& y, const T& t, const F& f) const {
+    const float size = static_cast<float>(length_);
+    const float mean = Centres() ? SumOf(t) / size : 0.0F;
+    const float along = SumOf([&](int i) { return y(i) * t(i); }) / size;
+    ForLine([&](int i) { f(i, t(i) - mean - y(i) * along); });
   }
 
   Context& context_;

@@ -11,6 +11,8 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/cuda/loop/block_shape.h"
+#include "kernels/cuda/program/frame_blocks.h"
+#include "kernels/cuda/program/tape.h"
 #include "kernels/cuda/stack/stack_model.h"
 #include "kernels/cuda/tuning.h"
 #include "kernels/iteration/pass.h"
@@ -24,32 +26,6 @@ using program::Op;
 using program::OpKind;
 using program::PlacedInstruction;
 using program::PlacedSection;
-
-constexpr int64_t kMostInt32 = std::numeric_limits<int32_t>::max();
-
-int64_t ValueWidth(int64_t size) { return (size + kPanelCols - 1) / kPanelCols * kPanelCols; }
-
-bool IsLayer(const PlacedInstruction& made) {
-  return made.instruction->op == Op::kLinear || made.instruction->op == Op::kProduct;
-}
-// True for what makes element i of its result from element i of its operands.
-bool IsOfElements(const PlacedInstruction& made) {
-  const OpKind kind = program::RowOf(made.instruction->op).kind;
-  return kind == OpKind::kElementwise || kind == OpKind::kReverseStep;
-}
-// Vectors are copied where a row has several of them, or where the operand is not in the frame.
-bool Gathers(const PlacedInstruction& made) {
-  return IsLayer(made) &&
-         (made.instruction->linear.repeat > 1 || made.operands[0].home != program::Home::kFrame);
-}
-
-ProgramWait WaitBetween(const PlacedInstruction* before, const PlacedInstruction& next) {
-  if (IsLayer(next) || (before != nullptr && IsLayer(*before))) return ProgramWait::kTeam;
-  if (before == nullptr) return ProgramWait::kNone;
-  const bool same_threads =
-      IsOfElements(*before) && IsOfElements(next) && before->result.size == next.result.size;
-  return same_threads ? ProgramWait::kNone : ProgramWait::kBlock;
-}
 
 // Rounding of an operation on a GPU, where some functions of CUDA's library round more than those
 // that OpRow speaks of: twice the ulps that its documentation states for the whole range.
@@ -68,50 +44,6 @@ float UlpsOf(Op op) {
       return program::RowOf(op).ulps;
   }
 }
-
-// The frame of a section as blocks: where values of one block begin, all in ascending order.
-class FrameBlocks {
- public:
-  FrameBlocks(const PlacedSection& section, std::span<const program::Place> inputs)
-      : cols_(section.frame_floats) {
-    for (const program::Place& input : inputs) Add(input);
-    for (const PlacedInstruction& made : section.instructions) {
-      Add(made.result);
-      for (const program::Place& operand : made.operands) Add(operand);
-      if (Gathers(made)) gathered_ = std::max(gathered_, ValueWidth(made.instruction->linear.cols));
-    }
-    int32_t at = 0;
-    for (auto& [offset, block] : blocks_) block = at++;
-  }
-
-  int64_t cols() const { return cols_ + 2 * gathered_; }
-  int64_t count() const { return std::ssize(blocks_) + (gathered_ > 0 ? 2 : 0); }
-
-  // Where nothing has been found to be too large for an int32.
-  ProgramValue ValueAt(const program::Place& place) const {
-    const bool here = place.home == program::Home::kFrame;
-    return {.home = place.home,
-            .offset = static_cast<int32_t>(place.offset),
-            .block = here && place.width > 0 ? blocks_.at(place.offset) : 0,
-            .size = static_cast<int32_t>(place.size)};
-  }
-  // The place of vectors of `size` that are copied, of two that take turns.
-  ProgramValue GatheredAt(int which, int64_t size) const {
-    return {.home = program::Home::kFrame,
-            .offset = static_cast<int32_t>(cols_ + which * gathered_),
-            .block = static_cast<int32_t>(std::ssize(blocks_) + which),
-            .size = static_cast<int32_t>(size)};
-  }
-
- private:
-  void Add(const program::Place& place) {
-    if (place.home == program::Home::kFrame && place.width > 0) blocks_[place.offset] = 0;
-  }
-
-  const int64_t cols_;
-  int64_t gathered_ = 0;
-  std::map<int64_t, int32_t> blocks_;  // by offset
-};
 
 absl::Status TooLarge(std::string_view what) {
   return absl::UnimplementedError(StrCat("a block of this GPU has no memory for the values of ",
@@ -134,7 +66,9 @@ class ProgramModel::Uploader {
         limits_(limits),
         problems_(limits),
         placed_(program::PlaceValues(program, &ValueWidth)),
-        model_(*model) {}
+        model_(*model) {
+    model->memory_ = ProgramMemory(device);
+  }
 
   absl::Status Run() {
     DEEPPCR_RETURN_IF_ERROR(CheckSizes());
@@ -154,8 +88,19 @@ class ProgramModel::Uploader {
     if (model_.rows_per_step_ == 0 || coarse > device_.limits().shared_bytes)
       return TooLarge("a step");
     DEEPPCR_RETURN_IF_ERROR(Compile());
+    DEEPPCR_RETURN_IF_ERROR(Tape(placed_.state, program::kOnState, &model_.back_.state));
     DEEPPCR_RETURN_IF_ERROR(UploadCondition(placed_.condition, false, &model_.condition_));
-    return UploadCondition(placed_.mixed, true, &model_.mixed_);
+    // The way back to a vector that each sample brings.
+    const bool vector = placed_.condition_input.width > 0 && placed_.condition.row_floats > 0;
+    if (vector)
+      DEEPPCR_RETURN_IF_ERROR(
+          Tape(placed_.condition, program::kOnCondition, &model_.back_.condition));
+    DEEPPCR_RETURN_IF_ERROR(UploadCondition(placed_.mixed, true, &model_.mixed_));
+    if (vector && placed_.mixed.row_floats > 0)
+      DEEPPCR_RETURN_IF_ERROR(
+          Tape(placed_.mixed, program::kOnTimeAndCondition, &model_.back_.mixed));
+    model_.back_.process = view;
+    return absl::OkStatus();
   }
 
  private:
@@ -170,11 +115,12 @@ class ProgramModel::Uploader {
       const double layers = made.op == Op::kProduct ? static_cast<double>(num_steps_) : 1;
       const bool weights = made.op == Op::kProduct || made.op == Op::kLinear;
       if (weights)
-        floats += layers * static_cast<double>(ValueWidth(made.linear.rows)) *
+        floats += (limits_.backward ? 2 : 1) * layers *
+                  static_cast<double>(ValueWidth(made.linear.rows) + 2) *
                   static_cast<double>(ValueWidth(made.linear.cols) + 2);
       if (made.op == Op::kLookup)
         floats += static_cast<double>(made.linear.rows) * static_cast<double>(made.linear.cols);
-      floats += 2 * static_cast<double>(made.elements.size());
+      floats += (limits_.backward ? 4 : 2) * static_cast<double>(made.elements.size());
     }
     const double bytes = floats * sizeof(float);
     if (bytes > 0x1p62)
@@ -190,7 +136,7 @@ class ProgramModel::Uploader {
   absl::Status UploadRows() {
     std::vector<float> constants(static_cast<size_t>(placed_.constant_floats));
     program::FillConstants(program_, placed_, constants.data());
-    DEEPPCR_ASSIGN_OR_RETURN(model_.view_.constants, Numbers(constants));
+    DEEPPCR_ASSIGN_OR_RETURN(model_.view_.constants, model_.memory_.List<float>(constants));
     std::vector<float> times(static_cast<size_t>(num_steps_ * placed_.time_floats));
     DEEPPCR_RETURN_IF_ERROR(program::MakeTimeTables(
         program_, placed_, num_steps_, steps_, limits_.token, problems_.Notes(), times.data(),
@@ -200,7 +146,7 @@ class ProgramModel::Uploader {
           product.biases.insert(product.biases.end(), made.bias.begin(), made.bias.end());
         }));
     model_.view_.time_floats = static_cast<int32_t>(placed_.time_floats);
-    DEEPPCR_ASSIGN_OR_RETURN(model_.view_.times, Numbers(times));
+    DEEPPCR_ASSIGN_OR_RETURN(model_.view_.times, model_.memory_.List<float>(times));
     return absl::OkStatus();
   }
 
@@ -214,16 +160,6 @@ class ProgramModel::Uploader {
     DEEPPCR_ASSIGN_OR_RETURN(model_.code_, compiler_->KernelsOf(packed_, wanted, limits_));
     if (model_.code_ != nullptr) model_.view_.kernels = &model_.code_->kernels();
     return absl::OkStatus();
-  }
-
-  absl::StatusOr<const float*> Numbers(std::span<const float> numbers) {
-    DEEPPCR_ASSIGN_OR_RETURN(DeviceBuffer<float> buffer, DeviceBuffer<float>::Of(device_, numbers));
-    return model_.numbers_.emplace_back(std::move(buffer)).data();
-  }
-  template <class T>
-  absl::StatusOr<const T*> List(std::span<const T> values, std::vector<DeviceBuffer<T>>* into) {
-    DEEPPCR_ASSIGN_OR_RETURN(DeviceBuffer<T> buffer, DeviceBuffer<T>::Of(device_, values));
-    return into->emplace_back(std::move(buffer)).data();
   }
 
   absl::StatusOr<ProgramSection> UploadSection(const PlacedSection& placed,
@@ -248,7 +184,7 @@ class ProgramModel::Uploader {
     if (before != nullptr && IsLayer(*before)) section.after = ProgramWait::kTeam;
     section.count = static_cast<int32_t>(packed_.size());
     DEEPPCR_ASSIGN_OR_RETURN(section.instructions,
-                             List<ProgramInstruction>(packed_, &model_.instructions_));
+                             model_.memory_.List<ProgramInstruction>(packed_));
     return section;
   }
 
@@ -265,7 +201,7 @@ class ProgramModel::Uploader {
                                  .length = static_cast<int32_t>(instruction.axis.length),
                                  .inner = static_cast<int32_t>(instruction.axis.inner)};
     if (packed.kind == OpKind::kArrange) {
-      DEEPPCR_RETURN_IF_ERROR(PackElements(made, frame, &packed));
+      DEEPPCR_RETURN_IF_ERROR(UploadElements(made, frame, &model_.memory_, &packed));
       return packed;
     }
     for (const program::Place& operand : made.operands)
@@ -273,43 +209,30 @@ class ProgramModel::Uploader {
     if (IsLayer(made)) DEEPPCR_RETURN_IF_ERROR(PackLayer(instruction, frame, &packed));
     if (packed.kind == OpKind::kLookup) {
       packed.rows = static_cast<int32_t>(instruction.linear.rows);
-      DEEPPCR_ASSIGN_OR_RETURN(packed.table, Numbers(*instruction.linear.weight));
+      DEEPPCR_ASSIGN_OR_RETURN(packed.table,
+                               model_.memory_.List<float>(*instruction.linear.weight));
     }
     return packed;
   }
 
-  absl::Status PackElements(const PlacedInstruction& made, const FrameBlocks& frame,
-                            ProgramInstruction* packed) {
-    std::vector<ProgramValue> operands;
-    for (const program::Place& operand : made.operands) operands.push_back(frame.ValueAt(operand));
-    std::vector<ProgramElement> elements;
-    for (const program::Element& element : made.instruction->elements)
-      elements.push_back({element.operand, static_cast<int32_t>(element.index)});
-    DEEPPCR_ASSIGN_OR_RETURN(packed->arranged, List<ProgramValue>(operands, &model_.arranged_));
-    DEEPPCR_ASSIGN_OR_RETURN(packed->elements, List<ProgramElement>(elements, &model_.elements_));
-    return absl::OkStatus();
+  // The matrices of a layer, step by step where it is a product.
+  std::span<const float> WeightsOf(const program::Instruction& layer) const {
+    if (layer.op == Op::kProduct) return products_.at(&layer).weights;
+    return *layer.linear.weight;
   }
-
   absl::Status PackLayer(const program::Instruction& instruction, const FrameBlocks& frame,
                          ProgramInstruction* packed) {
     const program::LinearLayer& layer = instruction.linear;
-    std::span<const float> weights, biases;
+    std::span<const float> biases;
     int64_t layers = 1;
     if (instruction.op == Op::kProduct) {
-      const Product& product = products_.at(&instruction);
-      weights = product.weights;
-      biases = product.biases;
+      biases = products_.at(&instruction).biases;
       layers = num_steps_;
-    } else {
-      weights = *layer.weight;
-      if (layer.bias != nullptr) biases = *layer.bias;
+    } else if (layer.bias != nullptr) {
+      biases = *layer.bias;
     }
-    DEEPPCR_ASSIGN_OR_RETURN(
-        DevicePanels panels,
-        DevicePanels::Upload(device_, layers, layer.rows, layer.cols, ValueWidth(layer.rows),
-                             ValueWidth(layer.cols), weights, biases));
-    packed->layer = panels.layer();
-    model_.panels_.push_back(std::move(panels));
+    DEEPPCR_ASSIGN_OR_RETURN(packed->layer, model_.memory_.Panels(layers, layer.rows, layer.cols,
+                                                                  WeightsOf(instruction), biases));
     packed->layer_stride = layers > 1 ? 1 : 0;
     packed->repeat = static_cast<int32_t>(layer.repeat);
     packed->inputs = static_cast<int32_t>(layer.cols);
@@ -318,6 +241,22 @@ class ProgramModel::Uploader {
     packed->drift = RoundingOfDrift(layer.cols);
     for (int i = 0; i < 2 && packed->gathers; ++i)
       packed->gathered[i] = frame.GatheredAt(i, layer.cols);
+    return absl::OkStatus();
+  }
+
+  // Uploads the tape of the section that was packed last, if the way back is wanted.
+  absl::Status Tape(const PlacedSection& placed, uint8_t depends, ProgramTape* tape) {
+    if (!limits_.backward) return absl::OkStatus();
+    DEEPPCR_ASSIGN_OR_RETURN(
+        *tape,
+        UploadTape(
+            {.program = program_,
+             .placed = placed_,
+             .section = placed,
+             .depends = depends,
+             .packed = packed_,
+             .weights_of = [this](const program::Instruction& layer) { return WeightsOf(layer); }},
+            &model_.memory_));
     return absl::OkStatus();
   }
 
@@ -331,7 +270,7 @@ class ProgramModel::Uploader {
     for (const program::Export& value : placed.exports)
       exports.push_back({frame.ValueAt(value.from), static_cast<int32_t>(value.to)});
     args->num_exports = static_cast<int32_t>(exports.size());
-    DEEPPCR_ASSIGN_OR_RETURN(args->exports, List<ProgramExport>(exports, &model_.exports_));
+    DEEPPCR_ASSIGN_OR_RETURN(args->exports, model_.memory_.List<ProgramExport>(exports));
     args->condition = frame.ValueAt(inputs[0]);
     args->label = frame.ValueAt(inputs[1]);
     args->per_step = per_step;
@@ -427,18 +366,8 @@ absl::Status ProgramModel::SetGuess(Device& device, const AffineGuess& guess) {
 }
 
 int64_t ProgramModel::memory_bytes() const {
-  int64_t bytes = map_.bytes() + encode_.memory_bytes() + decode_.memory_bytes() +
-                  coefficients_.bytes() + holds_.bytes() + memory_holds_.bytes();
-  for (const DevicePanels& panels : panels_) bytes += panels.memory_bytes();
-  const auto add = [&bytes](const auto& buffers) {
-    for (const auto& buffer : buffers) bytes += buffer.bytes();
-  };
-  add(numbers_);
-  add(instructions_);
-  add(elements_);
-  add(arranged_);
-  add(exports_);
-  return bytes;
+  return map_.bytes() + memory_.bytes() + encode_.memory_bytes() + decode_.memory_bytes() +
+         coefficients_.bytes() + holds_.bytes() + memory_holds_.bytes();
 }
 
 }  // namespace deeppcr::cuda

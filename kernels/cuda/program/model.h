@@ -4,16 +4,16 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend/backend.h"
 #include "kernels/cuda/loop/guess.h"
 #include "kernels/cuda/math/dense_chain.h"
-#include "kernels/cuda/math/device_panels.h"
+#include "kernels/cuda/program/backward_kernel.h"
 #include "kernels/cuda/program/compiler.h"
 #include "kernels/cuda/program/kernel.h"
+#include "kernels/cuda/program/memory.h"
 #include "kernels/cuda/runtime/device_buffer.h"
 #include "kernels/problem/spec.h"
 #include "kernels/program/placement.h"
@@ -48,6 +48,9 @@ class ProgramModel {
   const ConditionArgs& condition() const { return condition_; }
   const ConditionArgs& mixed() const { return mixed_; }
   float initial_scale() const { return initial_scale_; }
+  // What the way back takes, without what samples have for themselves: of no instructions unless
+  // PackingLimits asked for it.
+  const ProgramBackView& back() const { return back_; }
   // Rows that a block takes through a step together.
   int rows_per_step() const { return rows_per_step_; }
   // The fitted map; its pointer is null if there is no map.
@@ -64,15 +67,11 @@ class ProgramModel {
   float initial_scale_ = 1.0F;
   ProgramView view_ = {};
   ConditionArgs condition_ = {}, mixed_ = {};
+  ProgramBackView back_ = {};
   GuessView guess_ = {};
   DeviceChain encode_, decode_;
-  std::vector<DevicePanels> panels_;
-  std::vector<DeviceBuffer<float>> numbers_;  // constants, rows of the time, tables
-  DeviceBuffer<float> map_;                   // of the guess
-  std::vector<DeviceBuffer<ProgramInstruction>> instructions_;
-  std::vector<DeviceBuffer<ProgramElement>> elements_;
-  std::vector<DeviceBuffer<ProgramValue>> arranged_;
-  std::vector<DeviceBuffer<ProgramExport>> exports_;
+  ProgramMemory memory_;     // of the program
+  DeviceBuffer<float> map_;  // of the guess
   DeviceBuffer<ReverseCoefficients> coefficients_;
   DeviceBuffer<HoldCoefficients> holds_;
   DeviceBuffer<MemoryHold> memory_holds_;

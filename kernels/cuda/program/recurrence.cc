@@ -47,6 +47,7 @@ class BlockStackRecurrence final : public ProgramRecurrence<BlockRecurrence<Prog
     return {};
   }
   void GuessAffine() override { work_.guess = model_.guess(); }
+  ProgramView ProcessFrom(int64_t) const override { return model_.view(); }
   void LaunchEncode(int32_t num_samples) override {
     work_.LaunchChain(model_.encode(),
                       {.inputs = work_.inputs.data(),
@@ -55,9 +56,6 @@ class BlockStackRecurrence final : public ProgramRecurrence<BlockRecurrence<Prog
                        .output_stride = work_.width},
                       num_samples);
   }
-
- private:
-  ProgramView ProcessFrom(int64_t) const override { return model_.view(); }
 };
 
 // A reverse process, with what the conditions of its samples give.
@@ -78,6 +76,12 @@ class ConditionedRecurrence final
     EncodeNoise(sample, input, 0);
     labels_.data()[sample] = static_cast<float>(input.label);
   }
+  ProgramView ProcessFrom(int64_t first) const override {
+    ProgramView view = model_.view();
+    view.noise = NoiseFrom(first);
+    view.conditions = conditions_.data() + first * view.given_floats();
+    return view;
+  }
   void LaunchEncode(int32_t num_samples) override {
     LaunchNoise(num_samples, nullptr);
     for (const ConditionArgs* args : {&model_.condition(), &model_.mixed()})
@@ -85,13 +89,6 @@ class ConditionedRecurrence final
   }
 
  private:
-  ProgramView ProcessFrom(int64_t first) const override {
-    ProgramView view = model_.view();
-    view.noise = NoiseFrom(first);
-    view.conditions = conditions_.data() + first * view.given_floats();
-    return view;
-  }
-
   void LaunchCondition(ConditionArgs args, int32_t num_samples) {
     args.process = ProcessFrom(0);
     args.inputs = work_.inputs.data();
@@ -139,7 +136,8 @@ SpaceSizes SizesOf(const LaunchLimits& device, const ProgramModel& model,
   return sizes;
 }
 
-std::unique_ptr<Recurrence> NewRecurrence(Workspace& work, const ProgramModel& model) {
+std::unique_ptr<BlockRecurrence<ProgramView>> NewRecurrence(Workspace& work,
+                                                            const ProgramModel& model) {
   if (model.shape().draws_noise) return std::make_unique<ConditionedRecurrence>(work, model);
   return std::make_unique<BlockStackRecurrence>(work, model);
 }

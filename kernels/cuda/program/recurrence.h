@@ -13,7 +13,8 @@ SpaceSizes SizesOf(const LaunchLimits& device, const ProgramModel& model,
                    const SpaceLimits& limits);
 
 // The steps of a program. Workspace and model outlive the result.
-std::unique_ptr<Recurrence> NewRecurrence(Workspace& work, const ProgramModel& model);
+std::unique_ptr<BlockRecurrence<ProgramView>> NewRecurrence(Workspace& work,
+                                                            const ProgramModel& model);
 
 }  // namespace deeppcr::cuda
 

@@ -76,6 +76,18 @@ class SectionRunner {
         frame_{memory, FrameRows(rows_.count)},
         clip_range_(clip_range) {}
 
+  // For a state alone whose values are row 0 of `frame`, which has room for others.
+  DEEPPCR_DEVICE SectionRunner(const Team& team, const ProgramSection& section, const Frame& frame,
+                               float clip_range)
+      : team_(team),
+        context_(team.context()),
+        section_(section),
+        rows_{1, 0},
+        frame_(frame),
+        clip_range_(clip_range) {
+    static_assert(kAlone);
+  }
+
   DEEPPCR_DEVICE const ProgramRows& rows() const { return rows_; }
   DEEPPCR_DEVICE FrameVectors At(const ProgramValue& value) const { return frame_[value]; }
 

@@ -110,6 +110,52 @@ struct ProgramStepView {
   }
 };
 
+// ---- The way back
+// What an operand of an arrangement gets: for each of its elements the elements of the result that
+// come from it, sources[starts[i]], ..., sources[starts[i + 1] - 1]. Pointers are to device memory.
+struct ProgramScatter {
+  ProgramValue operand;
+  bool adds;
+  const int32_t* starts;  // [operand.size + 1]
+  const int32_t* sources;
+};
+
+// What an instruction takes on the way back, beside itself.
+struct ProgramBack {
+  bool reached;  // its result has a cotangent; else there is nothing to do
+  // Threads wait for one another before it, on the way back.
+  bool waits;
+  // By operand, but for arrangements: its cotangent is wanted, and is added to what is there.
+  bool wants[kMostProgramOperands], adds[kMostProgramOperands];
+  // kLinear and kProduct: the layer transposed, with the instruction's stride, and places for
+  // cotangents of the results of several vectors, which take turns.
+  PanelLayer transposed;
+  ProgramValue gathered[2];
+  // kArrange: the operands whose cotangents are wanted.
+  const ProgramScatter* scatters;
+  int32_t num_scatters;
+};
+
+// A section as the way back runs it: forwards with all values kept, then backwards. Every value has
+// a place of its own (kernels/program/tape.h).
+struct ProgramTape {
+  ProgramSection section;
+  const ProgramBack* back;               // [section.count]
+  ProgramValue state, condition, label;  // inputs; of size 0: not there
+  ProgramValue output, noise;            // the same; of the section of the state
+  ProgramValue layer;                    // the result of its only layer, if it has one only
+  StepPart noise_part;                   // whose sigma the noise has
+  const ProgramExport* exports;          // what the section gives to its row
+  int32_t num_exports;
+};
+
+// Rows of a tape's frame: values, and `columns` cotangents of each.
+constexpr int TapeRows(int columns) { return VectorShape::For(0, 1 + columns).rows; }
+constexpr int64_t TapeFloats(const ProgramTape& tape, int columns) {
+  return int64_t{tape.section.frame_cols} * TapeRows(columns) +
+         int64_t{tape.section.frame_blocks} * kBlockGap;
+}
+
 // Kernels that are compiled for a program, as handles of CUDA's runtime: null for what it never
 // launches.
 struct ProgramKernels {

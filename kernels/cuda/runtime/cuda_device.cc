@@ -137,6 +137,15 @@ class CudaStream final : public Stream {
   void Launch(const ParameterGradientArgs& args) override {
     if (Begin()) Note("gradients of parameters", LaunchParameterGradients(args, stream_));
   }
+  void Launch(const ProgramRetreatArgs& args, const ProgramBackShape& shape) override {
+    if (Begin()) Note("backward pass", LaunchProgramBackward(args, shape, stream_));
+  }
+  void Launch(const ProgramLevelArgs& args) override {
+    if (Begin()) Note("backward scan", LaunchProgramBackward(args, stream_));
+  }
+  void Launch(const ConditionBackArgs& args, const ProgramBackShape& shape) override {
+    if (Begin()) Note("condition, backwards", LaunchProgramBackward(args, shape, stream_));
+  }
   absl::Status PrepareProducts(void* workspace, int64_t bytes) override {
     if (!Begin()) return status_;
     DEEPPCR_ASSIGN_OR_RETURN(products_, Products::New(stream_, workspace, bytes));

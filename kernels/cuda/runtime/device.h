@@ -25,6 +25,7 @@
 #include "kernels/cuda/loop/pass_kernel.h"
 #include "kernels/cuda/math/dense_back_kernel.h"
 #include "kernels/cuda/math/dense_chain_kernel.h"
+#include "kernels/cuda/program/backward_shape.h"
 #include "kernels/cuda/program/kernel.h"
 #include "kernels/cuda/runtime/gemm.h"
 #include "kernels/cuda/stack/backward_args.h"
@@ -74,6 +75,9 @@ class Stream {
   virtual void Launch(const BackwardStepsArgs& args, int width) = 0;
   virtual void Launch(const BackwardScanArgs& args, const NewtonShape& shape) = 0;
   virtual void Launch(const ParameterGradientArgs& args) = 0;
+  virtual void Launch(const ProgramRetreatArgs& args, const ProgramBackShape& shape) = 0;
+  virtual void Launch(const ProgramLevelArgs& args) = 0;
+  virtual void Launch(const ConditionBackArgs& args, const ProgramBackShape& shape) = 0;
   // Prepares products of either kind, once before the first of them, with memory of the device that
   // stays the stream's. Errors: kResourceExhausted; kUnimplemented where the device cannot do
   // products, and why.

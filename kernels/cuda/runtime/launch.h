@@ -16,6 +16,7 @@
 #include "kernels/cuda/loop/pass_kernel.h"
 #include "kernels/cuda/math/dense_back_kernel.h"
 #include "kernels/cuda/math/dense_chain_kernel.h"
+#include "kernels/cuda/program/backward_shape.h"
 #include "kernels/cuda/program/kernel.h"
 #include "kernels/cuda/stack/backward_args.h"
 #include "kernels/cuda/stack/backward_shape.h"
@@ -35,6 +36,7 @@ cudaError_t PrepareNewton(int shared_bytes);
 cudaError_t PreparePanelStack(int shared_bytes);
 cudaError_t PreparePasses(int shared_bytes);
 cudaError_t PrepareProgram(int shared_bytes);
+cudaError_t PrepareProgramBackward(int shared_bytes);
 cudaError_t PrepareResident(int shared_bytes);
 cudaError_t PrepareWideDenoiser(int shared_bytes);
 
@@ -100,6 +102,13 @@ cudaError_t LaunchBackwardScan(const BackwardScanArgs& args, const NewtonShape& 
 cudaError_t LaunchDenseBack(const DenseBackArgs& args, int num_samples, cudaStream_t stream);
 // Gradients by the parameters, from the deltas of either way back.
 cudaError_t LaunchParameterGradients(const ParameterGradientArgs& args, cudaStream_t stream);
+
+// The way back of step programs: intervals, the scan over them, and conditions.
+cudaError_t LaunchProgramBackward(const ProgramRetreatArgs& args, const ProgramBackShape& shape,
+                                  cudaStream_t stream);
+cudaError_t LaunchProgramBackward(const ProgramLevelArgs& args, cudaStream_t stream);
+cudaError_t LaunchProgramBackward(const ConditionBackArgs& args, const ProgramBackShape& shape,
+                                  cudaStream_t stream);
 
 cudaError_t LaunchNoise(const NoiseArgs& args, cudaStream_t stream);
 cudaError_t LaunchModulation(const ModulationArgs& args, int64_t num_tables, cudaStream_t stream);

@@ -59,6 +59,7 @@ cudaError_t PrepareKernels() {
   if (error == cudaSuccess) error = PreparePanelStack(bytes);
   if (error == cudaSuccess) error = PreparePasses(bytes);
   if (error == cudaSuccess) error = PrepareProgram(bytes);
+  if (error == cudaSuccess) error = PrepareProgramBackward(bytes);
   if (error == cudaSuccess) error = PrepareResident(bytes);
   if (error == cudaSuccess) error = PrepareWideDenoiser(bytes);
   return error;

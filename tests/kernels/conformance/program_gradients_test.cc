@@ -150,7 +150,7 @@ void Compare(const Gradients& got, const Exact& exact, size_t column, bool with_
 }
 
 TEST_P(ProgramGradientsTest, BothWaysAreProductsOfJacobians) {
-  if (!backend().reverses_programs) GTEST_SKIP() << "takes no step program back";
+  if (backend().name.ends_with("_programs")) GTEST_SKIP() << "the same programs once more";
   Tally tally;
   for (int seed = 1; seed <= NumPrograms(); ++seed) {
     SCOPED_TRACE(seed);

@@ -27,17 +27,21 @@ constexpr int32_t kMaxBatch = 3;
 
 // Models whose kernels have the faults.
 enum class Model : uint8_t {
-  kNarrow,     // a dense stack that warps step through
-  kBackwards,  // one that they go back through
-  kWide,       // one that blocks step through
-  kResidual,   // a residual denoiser that holds its weights
-  kAdaLn,      // an adaLN denoiser with conditions and a decoder
-  kWideAdaLn,  // one whose states go by teams of blocks and its tangents by products
-  kProgram,    // an adaLN denoiser with conditions as a step program
-  kLayers,     // a dense stack as one, whose layers are matrices of each step
+  kNarrow,            // a dense stack that warps step through
+  kBackwards,         // one that they go back through
+  kWide,              // one that blocks step through
+  kResidual,          // a residual denoiser that holds its weights
+  kAdaLn,             // an adaLN denoiser with conditions and a decoder
+  kWideAdaLn,         // one whose states go by teams of blocks and its tangents by products
+  kProgram,           // an adaLN denoiser with conditions as a step program
+  kLayers,            // a dense stack as one, whose layers are matrices of each step
+  kProgramBackwards,  // a denoiser that goes back as the step program that it is
+  kLayersBackwards,   // a dense stack that does
 };
-constexpr Model kModels[] = {Model::kNarrow, Model::kBackwards, Model::kWide,    Model::kResidual,
-                             Model::kAdaLn,  Model::kWideAdaLn, Model::kProgram, Model::kLayers};
+constexpr Model kModels[] = {Model::kNarrow,         Model::kBackwards, Model::kWide,
+                             Model::kResidual,       Model::kAdaLn,     Model::kWideAdaLn,
+                             Model::kProgram,        Model::kLayers,    Model::kProgramBackwards,
+                             Model::kLayersBackwards};
 
 absl::Status CheckStack(const StackOptions& options, int32_t interval) {
   const RandomSystem system(options);
@@ -48,6 +52,12 @@ absl::Status CheckStack(const StackOptions& options, int32_t interval) {
 absl::Status CheckGradients(const StackOptions& options) {
   const RandomSystem system(options);
   return GradientCheckRig(system.spec(), cuda::NewCudaBackend(simt::NewSimtDevice({})),
+                          *cpu::NewCpuBackend())
+      .Check();
+}
+absl::Status CheckGradients(const DiffusionOptions& options) {
+  const RandomDiffusion process(options);
+  return GradientCheckRig(process.spec(), cuda::NewCudaBackend(simt::NewSimtDevice({})),
                           *cpu::NewCpuBackend())
       .Check();
 }
@@ -134,6 +144,23 @@ absl::Status Check(Model model) {
                                          .input_dim = 5,
                                          .output_dim = 3},
                             2);
+    case Model::kProgramBackwards:
+      return CheckGradients(DiffusionOptions{.kind = DenoiserKind::kAdaLnMlp,
+                                             .state_dim = 3,
+                                             .hidden_dim = 20,
+                                             .num_steps = 77,
+                                             .condition_dim = 4,
+                                             .decoder = true,
+                                             .output_gain = 0.4,
+                                             .first_signal = 0.6,
+                                             .seed = 3});
+    case Model::kLayersBackwards:
+      return CheckGradients(StackOptions{.num_steps = 20,
+                                         .state_dim = 40,
+                                         .residual = true,
+                                         .gain = 0.5,
+                                         .input_dim = 5,
+                                         .output_dim = 3});
   }
   return absl::InternalError("no such model");
 }
@@ -218,6 +245,16 @@ constexpr PlantedCase kPlantedCases[] = {
     {Planted::kProgramMissingBarrier, "ProgramMissingBarrier", Model::kProgram, "sample 0"},
     {Planted::kProgramConditionOfFirstSample, "ProgramConditionOfFirstSample", Model::kProgram,
      "other bits for sample 1 of 2"},
+    {Planted::kProgramBackLayerOfFirstStep, "ProgramBackLayerOfFirstStep", Model::kLayersBackwards,
+     "gradients of the sequential backward pass are off by"},
+    {Planted::kProgramBackForgetsSums, "ProgramBackForgetsSums", Model::kProgramBackwards,
+     "gradients of the sequential backward pass are off by"},
+    {Planted::kProgramBackMissingBarrier, "ProgramBackMissingBarrier", Model::kProgramBackwards,
+     "gradients"},
+    {Planted::kProgramMatricesOfFirstSample, "ProgramMatricesOfFirstSample",
+     Model::kProgramBackwards, "parallel backward pass"},
+    {Planted::kProgramConditionOfFirstInterval, "ProgramConditionOfFirstInterval",
+     Model::kProgramBackwards, "gradients of the parallel backward pass are off by"},
     {Planted::kTangentsOfWrongNorm, "TangentsOfWrongNorm", Model::kWideAdaLn,
      "an update of newton is off by"},
 };

@@ -218,6 +218,15 @@ cudaError_t LaunchBackwardScan(const BackwardScanArgs& args, const NewtonShape& 
 cudaError_t LaunchParameterGradients(const ParameterGradientArgs& args, cudaStream_t) {
   return Run(args);
 }
+cudaError_t LaunchProgramBackward(const ProgramRetreatArgs& args, const ProgramBackShape& shape,
+                                  cudaStream_t) {
+  return Run(args, shape);
+}
+cudaError_t LaunchProgramBackward(const ProgramLevelArgs& args, cudaStream_t) { return Run(args); }
+cudaError_t LaunchProgramBackward(const ConditionBackArgs& args, const ProgramBackShape& shape,
+                                  cudaStream_t) {
+  return Run(args, shape);
+}
 cudaError_t LaunchSequential(const SequentialArgs& args, int width, cudaStream_t) {
   return Run(args, width);
 }

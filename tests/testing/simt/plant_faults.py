@@ -148,7 +148,19 @@ FAULTS = {
         "ProgramSlopesOfSecondOperand": ("|slopes.first * operands_[0].Of(r, i)", "slopes.second * operands_[0].Of(r, i)"),
     },
     "program/line_step.h": {
-        "ProgramNormWithoutItsOwnSlope": ("T(r, i) - mean - |y(i) * along", "0.0F"),
+        "ProgramNormWithoutItsOwnSlope": ("t(i) - mean - |y(i) * along", "0.0F"),
+    },
+    "program/back_step.h": {
+        "ProgramBackLayerOfFirstStep": ("|static_cast<int>(way.step.step) * instruction.layer_stride", "0"),
+        "ProgramBackForgetsSums": ("to = |adds_ ? to + g : g", "g"),
+        "ProgramBackMissingBarrier": ("if (|back.waits", "false"),
+    },
+    "program/backward_kernel.h": {
+        "ProgramMatricesOfFirstSample": (
+            "matrices + (|sample * 2 * num_intervals + at",
+            "at",
+        ),
+        "ProgramConditionOfFirstInterval": ("for (int32_t p = 0; |p < args.num_intervals", "p < 1"),
     },
     "program/step.h": {
         "ProgramLayerOfFirstStep": ("|static_cast<int>(step.step) * instruction.layer_stride", "0"),

@@ -191,6 +191,22 @@ class SimtStream final : public cuda::Stream {
     Run({.num_clusters = 3, .num_threads = 2 * kWarpSize},
         [&](Thread& t) { cuda::SumParameterGradients(t, args); });
   }
+  void Launch(const cuda::ProgramRetreatArgs& args, const cuda::ProgramBackShape& back) override {
+    RunJobs(args, back, [&](auto columns, Thread& thread) {
+      cuda::RetreatIntervals<columns.value>(thread, args);
+    });
+  }
+  void Launch(const cuda::ProgramLevelArgs& args) override {
+    Run({.num_clusters = static_cast<int>(cuda::BlocksOf(args)),
+         .num_threads = cuda::ScanThreads(args, options_.limits.max_warps),
+         .shared_bytes = cuda::ScanFloats(args) * sizeof(float)},
+        [&](Thread& thread) { cuda::ScanLevel(thread, args); });
+  }
+  void Launch(const cuda::ConditionBackArgs& args, const cuda::ProgramBackShape& back) override {
+    RunJobs(args, back, [&](auto columns, Thread& thread) {
+      cuda::BackConditions<columns.value>(thread, args);
+    });
+  }
   absl::Status PrepareProducts(void*, int64_t) override {
     products_ = true;
     return status_;
@@ -268,6 +284,18 @@ class SimtStream final : public cuda::Stream {
             .shared_bytes = cuda::CollectBytes(warps)};
   }
 
+  // Runs a kernel whose blocks take one job after another.
+  template <class Args, class Body>
+  void RunJobs(const Args& args, const cuda::ProgramBackShape& back, const Body& body) {
+    const LaunchShape shape = {
+        .num_clusters = static_cast<int>(cuda::BlocksOf(back, args.jobs(back.columns))),
+        .num_threads = back.num_warps * kWarpSize,
+        .shared_bytes = back.shared_bytes};
+    Run(shape, [&](Thread& thread) {
+      back.columns == 1 ? body(std::integral_constant<int, 1>(), thread)
+                        : body(std::integral_constant<int, cuda::kBackColumns>(), thread);
+    });
+  }
   template <class Body>
   static void WithWidth(int width, const Body& body) {
     if (width == 8) body(std::integral_constant<int, 8>());
