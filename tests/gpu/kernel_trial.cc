@@ -6,7 +6,7 @@
 //                          precision, the same bits when repeated, alone and in a batch, causality
 //                          bit for bit; tiny: dense layers only; L D: networks of this depth and
 //                          width alone. FAMILY: dense, sequential, newton or backward
-//   kernel_trial time WORKLOAD   device times by events as lines of JSON. WORKLOAD: W1, W2, W3, W4;
+//   kernel_trial time WORKLOAD   device times by events as lines of JSON. WORKLOAD: W1, W2, W3, W4, W6;
 //                          sequential; shapes: the parallel kernels at several depths, widths,
 //                          shooting intervals, blocks and warps
 //   kernel_trial once WORKLOAD   the same launches, each once and in its first shape: for profilers
@@ -30,6 +30,7 @@
 #include "tests/gpu/affine_fit.h"
 #include "tests/gpu/backward_trial.h"
 #include "tests/gpu/diffusion_trial.h"
+#include "tests/gpu/panel_trial.h"
 #include "tests/gpu/stopwatch.h"
 #include "tests/gpu/trial.h"
 
@@ -253,6 +254,11 @@ bool Time(const std::string& name, const LaunchLimits& limits) {
     TimeBackward(Relu(1024, 16), 1, {16, 8, 32}, most / 2 + 1, limits);
   } else if (name == "W4") {
     TimeDiffusion(once ? 100 : 1000, limits);
+  } else if (name == "W6") {
+    for (const int dim : {64, 128}) {
+      TimePanels(1024, dim);
+      if (once) break;
+    }
   } else if (name == "shapes") {
     TimeShapes(limits);
   } else {
@@ -277,7 +283,7 @@ void PrintDevice(const cudaDeviceProp& properties, const LaunchLimits& limits) {
 int Usage() {
   std::printf(
       "usage: kernel_trial check [small | tiny | L D] [dense | sequential | newton | backward]\n"
-      "       kernel_trial time | once W1 | W2 | W3 | W4 | sequential | shapes\n"
+      "       kernel_trial time | once W1 | W2 | W3 | W4 | W6 | sequential | shapes\n"
       "       kernel_trial device\n");
   return 2;
 }

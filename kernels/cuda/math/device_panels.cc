@@ -11,9 +11,9 @@ absl::StatusOr<DevicePanels> DevicePanels::Upload(Device& device, int64_t layers
                                                   int64_t cols, int64_t padded_rows,
                                                   int64_t padded_cols,
                                                   std::span<const float> weights,
-                                                  std::span<const float> biases) {
-  const int64_t floats = padded_rows * padded_cols;
-  std::vector<float> packed(layers * floats), bias(layers * padded_rows), spreads(bias.size());
+                                                  std::span<const float> biases, int64_t behind) {
+  const int64_t floats = padded_rows * padded_cols, all = layers + behind;
+  std::vector<float> packed(all * floats), bias(all * padded_rows), spreads(bias.size());
   for (int64_t l = 0; l < layers; ++l) {
     for (int64_t i = 0; i < rows; ++i) {
       double squares = 0;

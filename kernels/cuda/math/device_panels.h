@@ -15,11 +15,11 @@ namespace deeppcr::cuda {
 class DevicePanels {
  public:
   // [layers, rows, cols] and [layers, rows] (or empty: zeros), padded to padded_rows and
-  // padded_cols.
+  // padded_cols, with `behind` layers of zeros behind them.
   static absl::StatusOr<DevicePanels> Upload(Device& device, int64_t layers, int64_t rows,
                                              int64_t cols, int64_t padded_rows, int64_t padded_cols,
                                              std::span<const float> weights,
-                                             std::span<const float> biases);
+                                             std::span<const float> biases, int64_t behind = 0);
   // The first layer; the others are its PanelLayer::Next.
   const PanelLayer& layer() const { return first_; }
   int64_t memory_bytes() const { return weights_.bytes() + biases_.bytes() + spreads_.bytes(); }

@@ -38,6 +38,7 @@ struct PanelStackView {
   float scale;
   bool residual;
   Activation activation;
+  bool in_sequence;  // the sequential solver has a kernel of its own (panel_sequential_kernel.h)
 
   DEEPPCR_DEVICE PanelLayers StepsOf(int64_t sample, int32_t draw = 0) const;
   constexpr int64_t StepFloats(int rows) const {

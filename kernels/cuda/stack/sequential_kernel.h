@@ -30,11 +30,13 @@ struct SequentialArgs {
 // predicated and its address is advanced either way: no branch stands between two steps.
 class TrajectoryWriter {
  public:
-  DEEPPCR_DEVICE TrajectoryWriter(const SequentialArgs& args, int64_t sample, int lane)
-      : dim_(args.stack.state_dim),
-        writes_(args.trajectories != nullptr && lane < dim_),
-        to_(writes_ ? args.trajectories +
-                          (sample * (args.stack.num_steps + 1) + args.begin) * dim_ + lane
+  // Of row `row` of a state, by a lane that may write it.
+  template <class Args, class Stack>
+  DEEPPCR_DEVICE TrajectoryWriter(const Args& args, const Stack& stack, int64_t sample, int row,
+                                  bool may)
+      : dim_(stack.state_dim),
+        writes_(args.trajectories != nullptr && may && row < dim_),
+        to_(writes_ ? args.trajectories + (sample * (stack.num_steps + 1) + args.begin) * dim_ + row
                     : args.final_states) {}
   DEEPPCR_DEVICE void Write(float state) {
     if (writes_) *to_ = state;
@@ -162,7 +164,7 @@ class SequentialSolve {
         args_(args),
         rule_(rule),
         sample_(sample),
-        trajectory_(args, sample, context.lane()),
+        trajectory_(args, args.stack, sample, context.lane(), true),
         z_(args.states[sample * W + context.lane() % W]) {}
 
   DEEPPCR_DEVICE void Run() {

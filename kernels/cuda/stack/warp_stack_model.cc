@@ -6,6 +6,7 @@
 
 #include "kernels/base/strings.h"
 #include "kernels/cuda/loop/block_shape.h"
+#include "kernels/cuda/stack/panel_sequential_kernel.h"
 
 namespace deeppcr::cuda {
 namespace {
@@ -46,11 +47,15 @@ absl::StatusOr<StackModel> StackModel::Upload(Device& device, const DenseStackSp
 absl::StatusOr<PanelStackModel> PanelStackModel::Upload(Device& device, const DenseStackSpec& spec,
                                                         const PackingLimits& limits) {
   PanelStackModel model;
-  const int width = PanelWidth(spec.state_dim);
+  const LaunchLimits& on = device.limits();
+  const int least = PanelWidth(spec.state_dim), wider = PanelSequenceWidth(least);
+  const bool in_sequence = TakesPanelSequence(wider, on.shared_bytes, on.max_warps);
+  const int width = in_sequence ? wider : least;
   DEEPPCR_RETURN_IF_ERROR(model.UploadChains(device, spec, width, limits));
   DEEPPCR_ASSIGN_OR_RETURN(
-      model.panels_, DevicePanels::Upload(device, spec.num_steps, spec.state_dim, spec.state_dim,
-                                          width, width, spec.weights, spec.biases));
+      model.panels_,
+      DevicePanels::Upload(device, spec.num_steps, spec.state_dim, spec.state_dim, width, width,
+                           spec.weights, spec.biases, in_sequence ? kLayersBehind : 0));
   model.view_ = {.num_steps = spec.num_steps,
                  .state_dim = static_cast<int32_t>(spec.state_dim),
                  .width = width,
@@ -58,7 +63,8 @@ absl::StatusOr<PanelStackModel> PanelStackModel::Upload(Device& device, const De
                  .biases = model.panels_.layer().bias,
                  .scale = spec.residual_scale,
                  .residual = spec.residual,
-                 .activation = spec.activation};
+                 .activation = spec.activation,
+                 .in_sequence = in_sequence};
   model.rows_per_step_ = StepRows(model.view_, device.limits());
   if (model.rows_per_step_ > 0) return model;
   return absl::UnimplementedError(StrCat("state_dim: a block of this GPU has no memory for ",

@@ -180,8 +180,8 @@ struct StepRule {
 };
 
 // Calls f with the StepRule of a stack.
-template <class F>
-DEEPPCR_DEVICE void WithStepRule(const StackView& stack, const F& f) {
+template <class Stack, class F>
+DEEPPCR_DEVICE void WithStepRule(const Stack& stack, const F& f) {
   WithActivation(stack.activation, [&](auto activation) {
     using ActivationType = decltype(activation);
     stack.residual ? f(StepRule<ActivationType, true>{stack.state_dim, stack.scale, activation})

@@ -4,6 +4,7 @@
 W1: a dense stack, L = 1024, D = 16, relu, C = 16: Newton by a cluster of 16 blocks of 4 warps.
 W3: the way back through such a stack, C = 8: a cluster of 16 blocks of 8
     warps.
+W6: a dense stack, L = 1024, D = 64, relu, step by step: a block of eight warps.
 W4: DDPM, L = 1000, D = 16, a residual denoiser of three blocks with H = 128, silu, C = 1.
 """
 
@@ -159,6 +160,11 @@ WORKLOADS = (
         hot=(
             ('layer of an interval', Trips('l = begin', 1)), *_NODES,
             ('update of an interval', Trips(r'i = warp_', 1, call='UpdateInterval')))),
+    Workload('W6 sequential', 'L = 1024, D = 64, relu', (
+        Launch('steps', ('panel_step.cu',), 'PanelSequentialKernelILi4', 'Relu', 8,
+               (Trips(r'left = args_\.end', 128),),
+               row=(('kernel', 'panel_sequential'), ('workload', 'W6'), ('state_dim', 64))),),
+        others=2, per=1024, hot=(('eight layers', Trips(r'left = args_\.end', 1)),)),
     Workload('W3 backward', 'C = 8: the scan with all deltas, then the gradients of parameters', (
         Launch('scan', ('backward_kernel.cu',), 'BackwardScanKernelILi16ELb0', 'Relu', 8, _W3, _W3_MEMORY, Route((r', column\);',)),
                row=(('kernel', 'backward_scan'), ('shooting_interval', 8), ('warps', 8))),
@@ -207,6 +213,8 @@ class Ceiling:
 CEILINGS = (
     Ceiling('W1 sequential', '', 'spill', 0),
     Ceiling('W1 Newton', '', 'spill', 0),
+    Ceiling('W6 sequential', '', 'spill', 0),
+    Ceiling('W6 sequential', r'left = args_\.end', 'LDS.128', 8 * 8),  # weights and states
     Ceiling('W3 backward', '', 'spill', 0),
     Ceiling('W3 backward', r'l = begin \+ 1', 'LDG.64', 8),
     Ceiling('W4 sequential', '', 'spill', 20),  # weights that a thread holds from step to step

@@ -15,6 +15,7 @@
 #include "kernels/cuda/stack/backward_kernel.h"
 #include "kernels/cuda/stack/backward_scan_kernel.h"
 #include "kernels/cuda/stack/backward_shape.h"
+#include "kernels/cuda/stack/panel_sequential_kernel.h"
 #include "tests/testing/simt/products_on_cpu.h"
 
 namespace deeppcr::testing::simt {
@@ -73,7 +74,14 @@ class SimtStream final : public cuda::Stream {
     Expansion(args, n);
   }
   void Launch(const cuda::BlockSequentialArgs<cuda::PanelStackView>& args, int n) override {
-    Sequential(args, n);
+    if (!args.process.in_sequence) return Sequential(args, n);
+    cuda::WithPanelGroups(args.process.width, [&](auto groups) {
+      using Ring = cuda::PanelRing<groups.value>;
+      Run({.num_clusters = n,
+           .num_threads = Ring::kWarps * kWarpSize,
+           .shared_bytes = Ring::kBytes},
+          [&](Thread& t) { cuda::SolvePanelsSequentially<groups.value>(t, args); });
+    });
   }
   void Launch(const cuda::PropagationArgs<cuda::PanelStackView>& args, int n) override {
     Propagation(args, n);
