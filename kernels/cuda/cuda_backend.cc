@@ -178,6 +178,22 @@ absl::StatusOr<std::unique_ptr<System>> LoadProgram(Device& device, const Spec& 
       std::make_unique<ReversibleProgram<ProgramModel>>(device, std::move(model), std::nullopt));
 }
 
+// A model with the program that it is for its way back; without, where no block has the memory for
+// what conditions give there. The program has what the model leaves of the memory that it may take.
+template <class Model, class Spec>
+absl::StatusOr<std::unique_ptr<System>> WithWayBack(
+    Device& device, Model model, const Spec& program, PackingLimits limits,
+    std::unique_ptr<ParameterAdder> adder = nullptr) {
+  limits.max_bytes -= model.memory_bytes();
+  absl::StatusOr<ProgramModel> back =
+      ProgramModel::Upload(device, program, limits, nullptr, ProgramModel::Use::kWayBack);
+  if (absl::IsUnimplemented(back.status()))
+    return std::unique_ptr<System>(std::make_unique<CudaSystem<Model>>(device, std::move(model)));
+  DEEPPCR_RETURN_IF_ERROR(back.status());
+  return std::unique_ptr<System>(std::make_unique<ReversibleProgram<Model>>(
+      device, std::move(model), *std::move(back), std::move(adder)));
+}
+
 // A named denoiser; as the program that it is, where its sampler is none that the kernels of named
 // denoisers know.
 absl::StatusOr<std::unique_ptr<System>> LoadDenoiser(Device& device, const DiffusionSpec& spec,
@@ -189,9 +205,7 @@ absl::StatusOr<std::unique_ptr<System>> LoadDenoiser(Device& device, const Diffu
   const DiffusionProgramSpec with_program = program::WithProgram(spec, program);
   if (!named) return LoadProgram(device, with_program, limits, compiler);
   DEEPPCR_ASSIGN_OR_RETURN(DiffusionModel model, DiffusionModel::Upload(device, spec, limits));
-  DEEPPCR_ASSIGN_OR_RETURN(ProgramModel back, ProgramModel::Upload(device, with_program, limits));
-  return std::unique_ptr<System>(std::make_unique<ReversibleProgram<DiffusionModel>>(
-      device, std::move(model), std::move(back)));
+  return WithWayBack(device, std::move(model), with_program, limits);
 }
 
 // Dense stacks that warps do not take, which go back as the programs that they are.
@@ -206,11 +220,9 @@ absl::StatusOr<std::unique_ptr<System>> LoadWide(Device& device, const DenseStac
                                          .step_weights = program::StepWeights(program),
                                          .encode = spec.encode,
                                          .decode = spec.decode};
-  DEEPPCR_ASSIGN_OR_RETURN(ProgramModel back, ProgramModel::Upload(device, with_program, limits));
   DEEPPCR_ASSIGN_OR_RETURN(std::unique_ptr<ParameterAdder> adder,
                            ParameterAdder::New(device, model.shape()));
-  return std::unique_ptr<System>(std::make_unique<ReversibleProgram<PanelStackModel>>(
-      device, std::move(model), std::move(back), std::move(adder)));
+  return WithWayBack(device, std::move(model), with_program, limits, std::move(adder));
 }
 
 // One overload per family.

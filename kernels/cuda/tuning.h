@@ -164,8 +164,9 @@ inline constexpr int64_t kBackwardColumns = 32;
 // of those whose frames are larger than shared memory (assumed).
 inline constexpr int kBackBlocks = 2;
 inline constexpr int64_t kBackWorkspaceBytes = int64_t{128} << 20;
-// Samples that go back together at most (assumed).
-inline constexpr int64_t kBackSamples = 32;
+// Samples that go back together at most (assumed), and what a step takes whose values lie in the
+// workspace, by one whose values lie in shared memory (assumed).
+inline constexpr int64_t kBackSamples = 32, kWorkspaceCost = 8;
 
 }  // namespace deeppcr::cuda
 

@@ -6,7 +6,8 @@
 //                          precision, the same bits when repeated, alone and in a batch, causality
 //                          bit for bit; tiny: dense layers only; L D: networks of this depth and
 //                          width alone. FAMILY: dense, sequential, newton or backward
-//   kernel_trial time WORKLOAD   device times by events as lines of JSON. WORKLOAD: W1, W2, W3, W4, W6;
+//   kernel_trial time WORKLOAD   device times by events as lines of JSON. WORKLOAD: W1, W2, W3, W4,
+//   W6;
 //                          sequential; shapes: the parallel kernels at several depths, widths,
 //                          shooting intervals, blocks and warps
 //   kernel_trial once WORKLOAD   the same launches, each once and in its first shape: for profilers

@@ -26,7 +26,7 @@ class PanelTrial {
   PanelTrial(int64_t steps, int dim)
       : steps_(steps),
         dim_(dim),
-        width_(PanelSequenceWidth(PanelWidth(dim))),
+        width_(PanelWidth(dim)),
         weights_(Draw(steps, dim, width_)),
         biases_(std::vector<float>((steps + kLayersBehind) * width_)),
         states_(std::vector<float>(width_, 0.5F)),

@@ -23,9 +23,10 @@ class CudaServerTest : public ::testing::Test {
     unsetenv("DEEPPCR_MODULE_DIR");
     unsetenv("DEEPPCR_FAKE_GPU_LAUNCHES");
   }
-  std::unique_ptr<testing::ServerProcess> Start(const std::string& backend) const {
-    return testing::ServerProcess::Start(
-        repository_.path(), {"--backend", backend, "--plan_cache_dir=" + plans_.path()});
+  std::unique_ptr<testing::ServerProcess> Start(const std::string& backend,
+                                                std::vector<std::string> flags = {}) const {
+    flags.insert(flags.end(), {"--backend", backend, "--plan_cache_dir=" + plans_.path()});
+    return testing::ServerProcess::Start(repository_.path(), flags);
   }
 
   const testing::TemporaryDirectory repository_;
@@ -81,6 +82,53 @@ TEST_F(CudaServerTest, GeneratesByAGraphAsTheCpuBackendDoes) {
     const std::vector<float> a = Values(got.samples()), b = Values(want.samples());
     ASSERT_EQ(a.size(), b.size());
     for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 2e-4 * (1 + std::fabs(b[i])));
+  }
+}
+
+grpc::Status Differentiate(v1::DeepPcr::Stub& stub, const v1::GradientRequest& request,
+                           v1::GradientResponse* response) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  return stub.Gradient(&context, request, response);
+}
+
+void ExpectNear(const v1::Tensor& got, const v1::Tensor& want) {
+  const std::vector<float> a = Values(got), b = Values(want);
+  ASSERT_EQ(a.size(), b.size());
+  ASSERT_FALSE(a.empty());
+  float largest = 0;
+  for (const float x : b) largest = std::fmax(largest, std::fabs(x));
+  EXPECT_GT(largest, 0);
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-3 * largest);
+}
+
+// By the condition, the initial noise and the noise of the steps, both ways, after the check that a
+// load makes of the way back.
+TEST_F(CudaServerTest, GoesBackThroughAGraphAsTheCpuBackendDoes) {
+  WritePolicy(repository_.File("policy/1"), kPolicyState, 12);
+  const auto cuda = Start("cuda", {"--gradients"}), cpu = Start("cpu", {"--gradients"});
+  ASSERT_TRUE(cuda != nullptr && cpu != nullptr);
+  EXPECT_TRUE(cuda->ready()) << cuda->Log();
+  v1::GradientRequest request;
+  request.set_model("policy");
+  *request.mutable_generation() = DdimRequest(2).input();
+  request.mutable_options()->set_solver("sequential");
+  SetTensor({2, kPolicyState}, std::vector<float>(2 * kPolicyState, 0.5F),
+            request.mutable_cotangents());
+  for (const v1::GradientBy by :
+       {v1::GRADIENT_BY_INPUTS, v1::GRADIENT_BY_INITIAL_STATE, v1::GRADIENT_BY_STEP_NOISE})
+    request.add_gradients(by);
+  v1::GradientResponse want;
+  ASSERT_TRUE(Differentiate(*Connect(cpu->address()), request, &want).ok());
+  for (const v1::BackwardWay way : {v1::BACKWARD_WAY_SEQUENTIAL, v1::BACKWARD_WAY_PARALLEL}) {
+    request.set_way(way);
+    v1::GradientResponse got;
+    const grpc::Status status = Differentiate(*Connect(cuda->address()), request, &got);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(got.report().device(), "cuda-sm90-SIMT executor");
+    ExpectNear(got.input_gradients(), want.input_gradients());
+    ExpectNear(got.initial_state_gradients(), want.initial_state_gradients());
+    ExpectNear(got.step_noise_gradients(), want.step_noise_gradients());
   }
 }
 

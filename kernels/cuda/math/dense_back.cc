@@ -32,7 +32,7 @@ absl::Status DenseBack::Allocate(Device& device, int64_t samples, int64_t column
   }
   DEEPPCR_RETURN_IF_ERROR(
       take(&scratch_, MemoryKind::kDevice, chain_.ScratchFloats(device.limits())));
-  return take(&last_deltas_, MemoryKind::kMapped, columns * layers.back().rows);
+  return take(&last_deltas_, MemoryKind::kDevice, columns * layers.back().rows);
 }
 
 void DenseBack::Launch(Stream& stream, int32_t num_samples, int32_t columns,

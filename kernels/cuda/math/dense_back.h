@@ -37,8 +37,8 @@ class DenseBack {
     int64_t of_inputs_stride;
   };
   void Launch(Stream& stream, int32_t num_samples, int32_t columns, const Vectors& vectors) const;
-  // The cotangents of the last layer's pre-activations [n, m, rows], in mapped memory; null where
-  // there is no layer.
+  // The cotangents of the last layer's pre-activations [n, m, rows], in the device's memory; null
+  // where there is no layer.
   const float* deltas() const { return last_deltas_.data(); }
 
  private:

@@ -22,6 +22,31 @@
 
 namespace deeppcr::cuda {
 
+// The tree of a scan over P intervals, whose leaf q is interval P - 1 - q: what comes first on the
+// way back comes first. Node j of a level has nodes 2 j and 2 j + 1 of the level below, and the
+// product of their matrices, in this order, as cotangents are rows. Where a level has no more nodes
+// than kMostChained, every cotangent goes through these one after another. The shape depends on P
+// alone.
+inline constexpr int kMostChained = 16;
+struct RetreatTree {
+  int32_t num_intervals;
+
+  constexpr int32_t nodes(int level) const { return ((num_intervals - 1) >> level) + 1; }
+  constexpr int chain_level() const {
+    int level = 0;
+    while (nodes(level) > kMostChained) ++level;
+    return level;
+  }
+  // Place of the matrix of node j of a level, level by level from that of the leaves on, and the
+  // number of places. It grows with P.
+  constexpr int64_t place(int level, int32_t j) const {
+    int64_t at = j;
+    for (int below = 0; below < level; ++below) at += nodes(below);
+    return at;
+  }
+  constexpr int64_t places() const { return place(chain_level() + 1, 0); }
+};
+
 // Cotangents that a block takes together at most, where there are several.
 inline constexpr int kBackColumns = 16;
 
@@ -67,26 +92,26 @@ struct ProgramRetreatArgs {
   BackMemory memory;
   int32_t num_samples;        // n
   int32_t num_columns;        // m; D where matrices are formed
-  int64_t begin, end;         // steps (begin, end], of which intervals are parts
   int64_t shooting_interval;  // C
   int32_t first_interval;     // the intervals before it are left out
-  const float* states;        // z_0..z_L [n, L + 1, D]
+  // Steps of every interval that launches before have gone back through, from its end on, and those
+  // that this one takes.
+  int64_t done, count;
+  const float* states;  // z_0..z_L [n, L + 1, D]
   // Cotangents at the ends of intervals [n, P, m, W]; null: unit vectors.
   const float* entering;
-  // Those at their beginnings, which may be `entering`. Of unit vectors they are matrices, of which
-  // each sample has 2 P, from the last interval to the first.
+  // Those that the launch leaves, which may be `entering`; where `done` is not 0, those that the
+  // last one has left. Of unit vectors they are matrices [n, places of the RetreatTree, D, W].
   float* leaving;
   float* step_noise;        // [n, m, L, sample_dim]
   float* state_cotangents;  // g_1..g_L [n, L, D], with m = 1
   float* deltas;            // of the result of the step's only layer, of D elements; the same
-  // Sums over the steps of an interval [n, P, m, floats of the condition's row], to which a launch
-  // adds unless it is the first one of the pass.
+  // Sums over the steps of an interval [n, P, m, floats of the condition's row].
   float* condition_sums;
-  bool first_launch;
   int64_t* num_dependent;  // steps made one after another
 
   constexpr int32_t num_intervals() const {
-    return static_cast<int32_t>((end - begin - 1) / shooting_interval) + 1;
+    return static_cast<int32_t>((model.process.num_steps - 1) / shooting_interval) + 1;
   }
   constexpr int32_t parts(int columns) const { return (num_columns - 1) / columns + 1; }
   constexpr int64_t jobs(int columns) const {
@@ -122,12 +147,13 @@ class IntervalRetreat {
   DEEPPCR_DEVICE void Run() {
     PlaceEntering();
     BeginSums();
-    const int64_t begin = args_.begin + interval_ * args_.shooting_interval;
+    const int64_t begin = interval_ * args_.shooting_interval;
     const int64_t most = begin + args_.shooting_interval;
-    const int64_t end = most < args_.end ? most : args_.end;
+    const int64_t end = (most < process_.num_steps ? most : process_.num_steps) - args_.done;
+    const int64_t last = end - args_.count > begin ? end - args_.count : begin;
     const ProgramSteps steps = process_.StepsOf(sample_);
     int64_t made = 0;
-    for (int64_t l = end; l > begin; --l, ++made) GoBack(steps.At(l - 1));
+    for (int64_t l = end; l > last; --l, ++made) GoBack(steps.At(l - 1));
     Leave();
     if (leads_ && context_.thread() == 0) *args_.num_dependent = made;
   }
@@ -143,25 +169,28 @@ class IntervalRetreat {
   }
   // Row `first_` of the interval's matrix.
   DEEPPCR_DEVICE int64_t PlaceOfMatrix() const {
-    const int64_t leaf = args_.num_intervals() - 1 - interval_;
-    const int64_t matrix = sample_ * 2 * args_.num_intervals() + leaf;
+    const RetreatTree tree = {args_.num_intervals()};
+    const int64_t matrix =
+        sample_ * tree.places() + tree.place(0, tree.num_intervals - 1 - interval_);
     return (matrix * args_.num_columns + first_) * process_.width;
   }
 
   // The state's cotangents are the output's of the step before.
   DEEPPCR_DEVICE void PlaceEntering() const {
-    const float* const from =
-        args_.entering == nullptr ? nullptr : args_.entering + Place(process_.width);
+    const bool unit = args_.entering == nullptr && args_.done == 0;
+    const float* const from = args_.done == 0 ? args_.entering + Place(process_.width) : Leaving();
     state_.Place(args_.model.state.state, count_, [&](int r, int i) {
-      if (from == nullptr) return i == first_ + r - 1 ? 1.0F : 0.0F;
+      if (unit) return i == first_ + r - 1 ? 1.0F : 0.0F;
       return from[(r - 1) * process_.width + i];
     });
+  }
+  DEEPPCR_DEVICE float* Leaving() const {
+    return args_.leaving + (args_.entering == nullptr ? PlaceOfMatrix() : Place(process_.width));
   }
   // The next job's cotangents may be placed at once: a thread reads here what it will write there.
   DEEPPCR_DEVICE void Leave() const {
     const FrameVectors g = state_.At(args_.model.state.state);
-    float* const to =
-        args_.leaving + (args_.entering == nullptr ? PlaceOfMatrix() : Place(process_.width));
+    float* const to = Leaving();
     state_.ForElements(process_.width, [&](int i) {
       for (int r = 1; r <= count_; ++r)
         to[(r - 1) * process_.width + i] = i < process_.state_dim ? g(r, i) : 0.0F;
@@ -173,7 +202,9 @@ class IntervalRetreat {
     RunForwards(step);
     const FrameVectors g = state_.At(tape.state), of_output = state_.At(tape.output);
     GiveOfStep(step, g, args_.state_cotangents);
-    state_.ForElements(g.shape.cols, [&](int i) {
+    // Where a step leaves the state as it is, both are one value.
+    const bool apart = tape.output.offset != tape.state.offset;
+    state_.ForElements(apart ? g.shape.cols : 0, [&](int i) {
       for (int r = 1; r <= count_; ++r) {
         of_output(r, i) = g(r, i);
         g(r, i) = 0.0F;
@@ -239,7 +270,7 @@ class IntervalRetreat {
             process_.mixed_floats};
   }
   DEEPPCR_DEVICE void BeginSums() const {
-    if (WantsCondition() && args_.first_launch) Clear(ConditionSums());
+    if (WantsCondition() && args_.done == 0) Clear(ConditionSums());
   }
   DEEPPCR_DEVICE void BeginMixedSums() const {
     if (HasMixed()) Clear(MixedSums());
@@ -279,39 +310,24 @@ DEEPPCR_DEVICE void RetreatIntervals(Context& context, const ProgramRetreatArgs&
 }
 
 // ---- The scan over the intervals
-// The tree of the intervals, whose leaf q is interval P - 1 - q: what comes first on the way back
-// comes first. Node j of a level has nodes 2 j and 2 j + 1 of the level below, and the product of
-// their matrices, in this order, as cotangents are rows. Where a level has no more nodes than
-// kMostChained, every cotangent goes through these one after another. The shape depends on P alone.
-inline constexpr int kMostChained = 16;
-
 struct ProgramScanArgs {
-  int32_t num_samples, num_columns, num_intervals;  // n, m, P
-  int32_t state_dim, width;                         // D, W
-  // Matrices of all nodes [n, 2 P, D, W], row-major, level by level from that of the leaves on.
-  float* matrices;
-  const float* final_gradients;  // g_L [n, m, W]
-  float* entering;               // cotangents at the ends of intervals [n, P, m, W]
-  int64_t* num_dependent;        // matrices that the chain goes through
+  RetreatTree tree;
+  int32_t num_samples, num_columns;  // n, m
+  int32_t state_dim, width;          // D, W
+  float* matrices;                   // of all nodes [n, places of the tree, D, W], row-major
+  const float* final_gradients;      // g_L [n, m, W]
+  float* entering;                   // cotangents at the ends of intervals [n, P, m, W]
+  int64_t* num_dependent;            // matrices that the chain goes through
 
-  constexpr int32_t nodes(int level) const { return ((num_intervals - 1) >> level) + 1; }
   DEEPPCR_DEVICE float* Matrix(int64_t sample, int level, int32_t j) const {
-    int64_t at = j;
-    for (int below = 0; below < level; ++below) at += nodes(below);
-    return matrices + (sample * 2 * num_intervals + at) * state_dim * width;
+    return matrices + (sample * tree.places() + tree.place(level, j)) * state_dim * width;
   }
   // What enters node j of a level, of one column.
   DEEPPCR_DEVICE float* Entering(int64_t sample, int level, int32_t j, int64_t column) const {
-    const int64_t p = num_intervals - 1 - (j << level);
-    return entering + ((sample * num_intervals + p) * num_columns + column) * width;
+    const int64_t p = tree.num_intervals - 1 - (j << level);
+    return entering + ((sample * tree.num_intervals + p) * num_columns + column) * width;
   }
 };
-constexpr int ChainLevelOf(const ProgramScanArgs& scan) {
-  int level = 0;
-  while (scan.nodes(level) > kMostChained) ++level;
-  return level;
-}
-
 // Part of a scan on one level.
 enum class ScanPart : uint8_t { kMultiply, kWalk, kDescend };
 struct ProgramLevelArgs {
@@ -323,7 +339,7 @@ struct ProgramLevelArgs {
 // Rows of a product that a block makes.
 inline constexpr int kProductRows = 16;
 constexpr int64_t ProductBlocks(const ProgramLevelArgs& args) {
-  const int32_t nodes = args.scan.nodes(args.level) - 1;  // nothing goes through the last one
+  const int32_t nodes = args.scan.tree.nodes(args.level) - 1;  // nothing goes through the last one
   return int64_t{args.scan.num_samples} * nodes * ((args.scan.state_dim - 1) / kProductRows + 1);
 }
 
@@ -333,7 +349,7 @@ DEEPPCR_DEVICE void MultiplyLevel(Context& context, const ProgramLevelArgs& args
   const ProgramScanArgs& scan = args.scan;
   const int parts = (scan.state_dim - 1) / kProductRows + 1, width = scan.width;
   const int first = context.cluster() % parts * kProductRows;
-  const int32_t nodes = scan.nodes(args.level) - 1, node = context.cluster() / parts % nodes;
+  const int32_t nodes = scan.tree.nodes(args.level) - 1, node = context.cluster() / parts % nodes;
   const int64_t sample = context.cluster() / parts / nodes;
   const float* const left = scan.Matrix(sample, args.level - 1, 2 * node);
   const float* const right = scan.Matrix(sample, args.level - 1, 2 * node + 1);
@@ -373,7 +389,7 @@ DEEPPCR_DEVICE void WalkBack(Context& context, const ProgramLevelArgs& args) {
   for (int i = context.thread(); i < scan.width; i += context.num_threads())
     g[i] = first[i] = scan.final_gradients[row * scan.width + i];
   int64_t made = 0;
-  for (int32_t j = 0; j + 1 < scan.nodes(args.level); ++j, ++made) {
+  for (int32_t j = 0; j + 1 < scan.tree.nodes(args.level); ++j, ++made) {
     context.SyncBlock(kAfterChainVector);
     TakeThrough(context, scan, scan.Matrix(sample, args.level, j), g, next,
                 scan.Entering(sample, args.level, j + 1, column));
@@ -387,14 +403,15 @@ constexpr int64_t WalkFloats(const ProgramLevelArgs& args) { return 2 * int64_t{
 
 // A block for each sample, column and node of the level that is the second of two.
 constexpr int64_t DescentBlocks(const ProgramLevelArgs& args) {
-  return int64_t{args.scan.num_samples} * args.scan.num_columns * (args.scan.nodes(args.level) / 2);
+  return int64_t{args.scan.num_samples} * args.scan.num_columns *
+         (args.scan.tree.nodes(args.level) / 2);
 }
 // Body of a launch of DescentBlocks: what enters the second nodes of a level has gone through the
 // first ones, which are entered by what enters their parents.
 template <class Context>
 DEEPPCR_DEVICE void DescendLevel(Context& context, const ProgramLevelArgs& args) {
   const ProgramScanArgs& scan = args.scan;
-  const int32_t pairs = scan.nodes(args.level) / 2;
+  const int32_t pairs = scan.tree.nodes(args.level) / 2;
   const int64_t row = context.cluster() / pairs, column = row % scan.num_columns,
                 sample = row / scan.num_columns;
   const int32_t j = static_cast<int32_t>(context.cluster() % pairs);

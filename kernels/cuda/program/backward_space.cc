@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/base/cancel_token.h"
 #include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/cuda/math/dense_back.h"
@@ -38,7 +39,7 @@ struct BackwardSizes {
   int64_t state_cotangents = 0;  // [G, L, D]
   int64_t deltas = 0;            // the same, of steps with a layer of D elements
   int64_t vectors = 0;           // [scanned, P, m, W]
-  int64_t matrices = 0;          // [scanned, 2 P, D, W]
+  int64_t matrices = 0;          // [scanned, places of the tree, D, W]
   int64_t condition_sums = 0;    // [G or scanned P, m, floats of the condition's row]
   int64_t outer = 0;             // of the layers before and after
   int64_t workspace_bytes = 0;
@@ -110,7 +111,8 @@ std::optional<BackwardSizes> SizesOf(const Device& device, const ProgramModel& m
   if (!limits.parallel) return sizes;
   const int64_t scanned = limits.scanned_samples * intervals;
   sizes.vectors = scanned * m * width;
-  sizes.matrices = 2 * scanned * shape.state_dim * width;
+  const RetreatTree tree = {static_cast<int32_t>(intervals)};
+  sizes.matrices = limits.scanned_samples * tree.places() * shape.state_dim * width;
   sizes.condition_sums = std::max(sizes.condition_sums, scanned * m * condition);
   return sizes;
 }
@@ -140,6 +142,7 @@ class ProgramBackwardSpace final : public BackwardSpace, public BackwardScan {
     DEEPPCR_RETURN_IF_ERROR(work_.Take(&by_inputs_, kMapped, sizes_.by_inputs));
     DEEPPCR_RETURN_IF_ERROR(work_.Take(&by_initial_, kMapped, sizes_.gradients));
     DEEPPCR_RETURN_IF_ERROR(work_.Take(&num_dependent_, kMapped, kNumCountedLaunches));
+    std::fill_n(num_dependent_.data(), kNumCountedLaunches, 0);
     DEEPPCR_RETURN_IF_ERROR(work_.Take(&gradients_, kDevice, sizes_.gradients));
     DEEPPCR_RETURN_IF_ERROR(work_.Take(&step_noise_, kDevice, sizes_.step_noise));
     DEEPPCR_RETURN_IF_ERROR(work_.Take(&state_cotangents_, kDevice, sizes_.state_cotangents));
@@ -167,20 +170,16 @@ class ProgramBackwardSpace final : public BackwardSpace, public BackwardScan {
 
   // ---- Step by step
   int64_t StepsPerPoll(int32_t num_samples) const override {
-    // A step is made forwards, and back with two products for each that was made.
-    const int64_t rows = num_samples * columns_, blocks = work_.limits.multiprocessors;
-    const int64_t waves = 3 * ((rows - 1) / std::max<int64_t>(blocks, 1) + 1);
-    return std::max<int64_t>(1, recurrence_->StepsPerPoll() / waves);
+    return StepsOf(num_samples, columns_);
   }
   int64_t Retreat(int32_t num_samples, int64_t begin, int64_t end) override {
-    const bool first = end == shape_.num_steps;
-    if (first) LaunchBefore(num_samples);
-    Launch({.begin = begin,
-            .end = end,
-            .shooting_interval = end - begin,
+    if (end == shape_.num_steps) LaunchBefore(num_samples);
+    Launch({.shooting_interval = shape_.num_steps,
+            .done = shape_.num_steps - end,
+            .count = end - begin,
             .entering = gradients_.data(),
             .leaving = gradients_.data()},
-           num_samples, kRetreating, first);
+           num_samples, kRetreating);
     if (begin == 0) {
       LaunchCondition(num_samples, 1);
       LaunchInputs(num_samples, gradients_.data(), 1);
@@ -195,24 +194,26 @@ class ProgramBackwardSpace final : public BackwardSpace, public BackwardScan {
   PassCount GoBack(int32_t num_samples, int64_t shooting_interval) override {
     const auto intervals = static_cast<int32_t>(NumIntervals(shape_, shooting_interval));
     LaunchBefore(num_samples);
-    int64_t levels = 0;
+    PassCount count = {.columns = intervals > 1 ? 1 + shape_.state_dim : 1};
     if (intervals > 1) {
-      LaunchForming(num_samples, shooting_interval);
-      levels = LaunchScan(num_samples, intervals);
+      // A_p of all intervals but the first, which no cotangent goes through as a matrix.
+      count.stages += LaunchInPieces({.shooting_interval = shooting_interval,
+                                      .first_interval = 1,
+                                      .leaving = matrices_.data()},
+                                     num_samples, kForming);
+      count.stages += LaunchScan(num_samples, intervals);
     }
-    Launch({.end = shape_.num_steps,
-            .shooting_interval = shooting_interval,
-            .entering = intervals > 1 ? entering_.data() : gradients_.data(),
-            .leaving = leaving_.data()},
-           num_samples, kRetreating, true);
+    count.stages +=
+        LaunchInPieces({.shooting_interval = shooting_interval,
+                        .entering = intervals > 1 ? entering_.data() : gradients_.data(),
+                        .leaving = leaving_.data()},
+                       num_samples, kRetreating);
     LaunchCondition(num_samples, intervals);
     LaunchInputs(num_samples, leaving_.data(), intervals);
     work_.stream->Wait([] {});
     CopyResults(num_samples);
-    PassCount count = {.stages = DependentOf(kRetreating), .columns = 1};
-    if (intervals == 1) return count;
-    count.stages += DependentOf(kForming) + levels + DependentOf(kWalking);
-    count.columns += shape_.state_dim;
+    count.stages += DependentOf(kRetreating);
+    if (intervals > 1) count.stages += DependentOf(kForming) + DependentOf(kWalking);
     return count;
   }
 
@@ -234,8 +235,6 @@ class ProgramBackwardSpace final : public BackwardSpace, public BackwardScan {
         give(taken.inputs, by_inputs_.data(), shape_.input_dim);
       }
     }
-    give(taken.encode_delta, encode_.deltas(), shape_.state_dim);
-    give(taken.decode_delta, decode_.deltas(), shape_.output_dim);
   }
 
   absl::Status status() const override { return work_.stream->status(); }
@@ -279,8 +278,41 @@ class ProgramBackwardSpace final : public BackwardSpace, public BackwardScan {
                     .of_inputs = gradients_.data(),
                     .of_inputs_stride = model_.width()});
   }
+  // Steps that some milliseconds are taken to suffice for, where so many intervals go back with so
+  // many cotangents each: a step is made forwards, and back with two products for each that was
+  // made, which takes longer where the values lie in a workspace.
+  int64_t StepsOf(int64_t intervals, int64_t columns) const {
+    const ProgramBackShape shape = RetreatShape(model_.back(), true, columns, work_.limits);
+    const int64_t jobs = intervals * ((columns - 1) / shape.columns + 1);
+    const int64_t blocks = std::clamp<int64_t>(work_.limits.multiprocessors, 1, shape.num_blocks);
+    const int64_t waves = 3 * ((jobs - 1) / blocks + 1);
+    return std::max<int64_t>(1, recurrence_->StepsPerPoll() /
+                                    (waves * (shape.frames_in_workspace ? kWorkspaceCost : 1)));
+  }
+  // True if nobody waits for any of the samples.
+  bool AllFired(int32_t num_samples) const {
+    return std::all_of(samples_.begin(), samples_.begin() + num_samples,
+                       [](const BackwardSample& taken) { return Fired(taken.input->token); });
+  }
+  // Goes back through intervals, with a look at the tokens between launches where one would take
+  // too long, and no further once all have fired. Returns the dependent steps of all launches but
+  // the last, which is yet to be waited for.
+  int64_t LaunchInPieces(ProgramRetreatArgs args, int32_t num_samples, CountedLaunch launch) {
+    const int64_t columns = launch == kForming ? shape_.state_dim : columns_;
+    args.count = StepsOf(num_samples * NumIntervals(shape_, args.shooting_interval), columns);
+    int64_t made = 0;
+    for (; args.done < args.shooting_interval; args.done += args.count) {
+      if (args.done > 0) {
+        work_.stream->Wait([] {});
+        made += DependentOf(launch);
+      }
+      if (AllFired(num_samples)) break;
+      Launch(args, num_samples, launch);
+    }
+    return made;
+  }
   // Goes back through intervals with the arguments that are given.
-  void Launch(ProgramRetreatArgs args, int32_t num_samples, CountedLaunch launch, bool first) {
+  void Launch(ProgramRetreatArgs args, int32_t num_samples, CountedLaunch launch) {
     const bool forms = launch == kForming;
     const ProgramBackView view = View();
     args.num_columns = static_cast<int32_t>(forms ? shape_.state_dim : columns_);
@@ -291,7 +323,6 @@ class ProgramBackwardSpace final : public BackwardSpace, public BackwardScan {
     args.num_samples = num_samples;
     args.states = work_.trajectories.data();
     args.num_dependent = num_dependent_.data() + launch;
-    args.first_launch = first;
     if (!forms) {
       if (samples_[0].step_noise != nullptr) args.step_noise = step_noise_.data();
       if (samples_[0].state_cotangents != nullptr) args.state_cotangents = state_cotangents_.data();
@@ -300,27 +331,19 @@ class ProgramBackwardSpace final : public BackwardSpace, public BackwardScan {
     }
     work_.stream->Launch(args, shape);
   }
-  // Forms A_p of all intervals but the first, which no cotangent goes through as a matrix.
-  void LaunchForming(int32_t num_samples, int64_t shooting_interval) {
-    Launch({.end = shape_.num_steps,
-            .shooting_interval = shooting_interval,
-            .first_interval = 1,
-            .leaving = matrices_.data()},
-           num_samples, kForming, true);
-  }
   // Takes g_L to the ends of all intervals. Returns the number of levels of the tree that were gone
   // through, up and down.
   int64_t LaunchScan(int32_t num_samples, int32_t intervals) {
-    const ProgramScanArgs scan = {.num_samples = num_samples,
+    const ProgramScanArgs scan = {.tree = {intervals},
+                                  .num_samples = num_samples,
                                   .num_columns = static_cast<int32_t>(columns_),
-                                  .num_intervals = intervals,
                                   .state_dim = static_cast<int32_t>(shape_.state_dim),
                                   .width = model_.width(),
                                   .matrices = matrices_.data(),
                                   .final_gradients = gradients_.data(),
                                   .entering = entering_.data(),
                                   .num_dependent = num_dependent_.data() + kWalking};
-    const int top = ChainLevelOf(scan);
+    const int top = scan.tree.chain_level();
     int64_t levels = 0;
     const auto launch = [&](ScanPart part, int level) {
       work_.stream->Launch(ProgramLevelArgs{scan, part, level});
@@ -376,6 +399,13 @@ class ProgramBackwardSpace final : public BackwardSpace, public BackwardScan {
       if (taken.state_cotangents != nullptr)
         work_.stream->CopyToHost(taken.state_cotangents, state_cotangents_.data() + b * states,
                                  static_cast<size_t>(states) * sizeof(float));
+      const auto copy_deltas = [&](float* to, const DenseBack& layers, int64_t rows) {
+        if (to != nullptr && layers.deltas() != nullptr)
+          work_.stream->CopyToHost(to, layers.deltas() + b * rows,
+                                   static_cast<size_t>(rows) * sizeof(float));
+      };
+      copy_deltas(taken.encode_delta, encode_, shape_.state_dim);
+      copy_deltas(taken.decode_delta, decode_, shape_.output_dim);
       if (taken.deltas != nullptr)
         work_.stream->CopyToHost(taken.deltas, deltas_.data() + b * states,
                                  static_cast<size_t>(states) * sizeof(float));
@@ -418,7 +448,7 @@ int64_t BackwardSpaceBytes(const Device& device, const ProgramModel& model,
 absl::StatusOr<std::unique_ptr<BackwardSpace>> NewBackwardSpace(Device& device,
                                                                 const ProgramModel& model,
                                                                 const BackwardLimits& limits) {
-  if (model.back().state.section.count == 0)
+  if (model.back().process.num_steps == 0)
     return absl::UnimplementedError("the model was loaded without its backward pass");
   const std::optional<BackwardSizes> sizes = SizesOf(device, model, limits);
   if (!sizes.has_value()) return absl::ResourceExhaustedError("backward pass: beyond all memory");

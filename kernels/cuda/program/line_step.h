@@ -70,8 +70,10 @@ class LineStep {
       const float share = result_(r, line_) / Divisor();
       ForLine([&](int i) { give(At(i), share); });
     } else if (op == Op::kLargest) {
-      const int at = FirstOf(result_(0, line_));
-      ForLine([&](int i) { give(At(i), i == at ? result_(r, line_) : 0.0F); });
+      // A NaN is none of them.
+      const float largest = result_(0, line_);
+      const int at = FirstOf(largest);
+      ForLine([&](int i) { give(At(i), i == at && X(i) == largest ? result_(r, line_) : 0.0F); });
     } else if (op == Op::kSoftmax) {
       const float along = SumOf([&](int i) { return y(i) * g(i); });
       ForLine([&](int i) { give(At(i), y(i) * (g(i) - along)); });

@@ -57,13 +57,14 @@ absl::Status TooLarge(std::string_view what) {
 class ProgramModel::Uploader {
  public:
   Uploader(Device& device, const program::Program& program, std::span<const ReverseStep> steps,
-           const PackingLimits& limits, ProgramCompiler* compiler, ProgramModel* model)
+           const PackingLimits& limits, ProgramCompiler* compiler, Use use, ProgramModel* model)
       : device_(device),
         compiler_(compiler),
         program_(program),
         num_steps_(model->shape_.num_steps),
         steps_(steps),
         limits_(limits),
+        use_(use),
         problems_(limits),
         placed_(program::PlaceValues(program, &ValueWidth)),
         model_(*model) {
@@ -77,7 +78,8 @@ class ProgramModel::Uploader {
     ProgramView& view = model_.view_;
     const program::Place of_state[] = {placed_.state_input};
     const FrameBlocks frame(placed_.state, of_state);
-    DEEPPCR_ASSIGN_OR_RETURN(view.section, UploadSection(placed_.state, frame, "the step"));
+    DEEPPCR_ASSIGN_OR_RETURN(view.section,
+                             UploadSection(placed_.state, frame, "the step", use_ == Use::kAll));
     view.state = frame.ValueAt(placed_.state_input);
     view.next = frame.ValueAt(placed_.output);
     view.prediction = frame.ValueAt(placed_.prediction);
@@ -85,8 +87,8 @@ class ProgramModel::Uploader {
     view.mixed_floats = static_cast<int32_t>(placed_.mixed.row_floats);
     model_.rows_per_step_ = StepRows(view, device_.limits());
     const size_t coarse = model_.shape_.coarse_guess ? CoarseBytes(view) : 0;
-    if (model_.rows_per_step_ == 0 || coarse > device_.limits().shared_bytes)
-      return TooLarge("a step");
+    const bool fits = model_.rows_per_step_ > 0 && coarse <= device_.limits().shared_bytes;
+    if (use_ == Use::kAll && !fits) return TooLarge("a step");
     DEEPPCR_RETURN_IF_ERROR(Compile());
     DEEPPCR_RETURN_IF_ERROR(Tape(placed_.state, program::kOnState, &model_.back_.state));
     DEEPPCR_RETURN_IF_ERROR(UploadCondition(placed_.condition, false, &model_.condition_));
@@ -99,7 +101,7 @@ class ProgramModel::Uploader {
     if (vector && placed_.mixed.row_floats > 0)
       DEEPPCR_RETURN_IF_ERROR(
           Tape(placed_.mixed, program::kOnTimeAndCondition, &model_.back_.mixed));
-    model_.back_.process = view;
+    if (limits_.backward) model_.back_.process = view;
     return absl::OkStatus();
   }
 
@@ -162,23 +164,26 @@ class ProgramModel::Uploader {
     return absl::OkStatus();
   }
 
+  // `made`: blocks make the values, in their shared memory.
   absl::StatusOr<ProgramSection> UploadSection(const PlacedSection& placed,
-                                               const FrameBlocks& frame, std::string_view what) {
+                                               const FrameBlocks& frame, std::string_view what,
+                                               bool made) {
     ProgramSection section = {.widest = kPanelCols, .after = ProgramWait::kBlock};
     // Beyond this nothing overflows: a value of a frame is no wider than the frame.
-    if (frame.cols() + frame.count() * kBlockGap >
-        static_cast<int64_t>(device_.limits().shared_bytes / sizeof(float)))
-      return TooLarge(what);
+    const int64_t most =
+        made ? static_cast<int64_t>(device_.limits().shared_bytes / sizeof(float)) : kMostInt32;
+    if (frame.cols() + frame.count() * kBlockGap > most) return TooLarge(what);
     section.frame_cols = static_cast<int32_t>(frame.cols());
     section.frame_blocks = static_cast<int32_t>(frame.count());
     packed_.clear();
     const PlacedInstruction* before = nullptr;
-    for (const PlacedInstruction& made : placed.instructions) {
-      DEEPPCR_ASSIGN_OR_RETURN(ProgramInstruction packed, Pack(made, frame));
-      packed.wait = WaitBetween(before, made);
+    for (const PlacedInstruction& placed_one : placed.instructions) {
+      DEEPPCR_ASSIGN_OR_RETURN(ProgramInstruction packed, Pack(placed_one, frame));
+      packed.wait = WaitBetween(before, placed_one);
       packed_.push_back(packed);
-      before = &made;
-      const int64_t rows = IsLayer(made) ? made.instruction->linear.rows : made.result.size / 4;
+      before = &placed_one;
+      const int64_t rows =
+          IsLayer(placed_one) ? placed_one.instruction->linear.rows : placed_one.result.size / 4;
       section.widest = std::max(section.widest, PanelWidth(rows));
     }
     if (before != nullptr && IsLayer(*before)) section.after = ProgramWait::kTeam;
@@ -265,7 +270,7 @@ class ProgramModel::Uploader {
     const program::Place none, inputs[] = {per_step ? none : placed_.condition_input,
                                            per_step ? none : placed_.label_input};
     const FrameBlocks frame(placed, inputs);
-    DEEPPCR_ASSIGN_OR_RETURN(args->section, UploadSection(placed, frame, "a condition"));
+    DEEPPCR_ASSIGN_OR_RETURN(args->section, UploadSection(placed, frame, "a condition", true));
     std::vector<ProgramExport> exports;
     for (const program::Export& value : placed.exports)
       exports.push_back({frame.ValueAt(value.from), static_cast<int32_t>(value.to)});
@@ -288,6 +293,7 @@ class ProgramModel::Uploader {
   const int64_t num_steps_;
   const std::span<const ReverseStep> steps_;
   const PackingLimits& limits_;
+  const Use use_;
   PackingProblems problems_;
   const program::Placement placed_;
   std::map<const program::Instruction*, Product> products_;
@@ -324,13 +330,13 @@ absl::Status ProgramModel::UploadSampler(Device& device, const DiffusionProgramS
 
 absl::StatusOr<ProgramModel> ProgramModel::Upload(Device& device, const DiffusionProgramSpec& spec,
                                                   const PackingLimits& limits,
-                                                  ProgramCompiler* compiler) {
+                                                  ProgramCompiler* compiler, Use use) {
   ProgramModel model;
   model.SetShape(ShapeOf(spec));
   DEEPPCR_RETURN_IF_ERROR(CheckStateDim(model.shape_.state_dim));
   DEEPPCR_RETURN_IF_ERROR(model.UploadSampler(device, spec));
   DEEPPCR_RETURN_IF_ERROR(
-      Uploader(device, *spec.program, spec.steps, limits, compiler, &model).Run());
+      Uploader(device, *spec.program, spec.steps, limits, compiler, use, &model).Run());
   DEEPPCR_ASSIGN_OR_RETURN(model.decode_,
                            DeviceChain::Upload(device, spec.state_dim, spec.decoder));
   return model;
@@ -338,11 +344,11 @@ absl::StatusOr<ProgramModel> ProgramModel::Upload(Device& device, const Diffusio
 
 absl::StatusOr<ProgramModel> ProgramModel::Upload(Device& device, const StackProgramSpec& spec,
                                                   const PackingLimits& limits,
-                                                  ProgramCompiler* compiler) {
+                                                  ProgramCompiler* compiler, Use use) {
   ProgramModel model;
   model.SetShape(ShapeOf(spec));
   DEEPPCR_RETURN_IF_ERROR(CheckStateDim(model.shape_.state_dim));
-  DEEPPCR_RETURN_IF_ERROR(Uploader(device, *spec.program, {}, limits, compiler, &model).Run());
+  DEEPPCR_RETURN_IF_ERROR(Uploader(device, *spec.program, {}, limits, compiler, use, &model).Run());
   DEEPPCR_ASSIGN_OR_RETURN(model.encode_,
                            DeviceChain::Upload(device, spec.input_dim(), {&spec.encode, 1}));
   DEEPPCR_ASSIGN_OR_RETURN(model.decode_,

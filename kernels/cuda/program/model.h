@@ -26,13 +26,17 @@ class ProgramModel {
  public:
   // `device` must outlive the result. Errors: kUnimplemented for states or values that a block of
   // threads cannot hold, naming an alternative that can run the model; else as Backend::NewSystem.
-  // `compiler`, which may be null, compiles the step where it can.
+  // `compiler`, which may be null, compiles the step where it can. `use`: whether steps are made,
+  // for which a block needs memory, or only taken back.
+  enum class Use : uint8_t { kAll, kWayBack };
   static absl::StatusOr<ProgramModel> Upload(Device& device, const DiffusionProgramSpec& spec,
                                              const PackingLimits& limits,
-                                             ProgramCompiler* compiler = nullptr);
+                                             ProgramCompiler* compiler = nullptr,
+                                             Use use = Use::kAll);
   static absl::StatusOr<ProgramModel> Upload(Device& device, const StackProgramSpec& spec,
                                              const PackingLimits& limits,
-                                             ProgramCompiler* compiler = nullptr);
+                                             ProgramCompiler* compiler = nullptr,
+                                             Use use = Use::kAll);
   // Of a stack.
   absl::Status SetGuess(Device& device, const AffineGuess& guess);
 

@@ -36,7 +36,7 @@ struct PanelRing {
   static constexpr int kWidth = kGroups * kPanelCols, kWarps = kWidth / kPanelRows;
   // Layers of the ring: that which is at hand, and those on their way, for which wide ones leave
   // less room.
-  static constexpr int kLayers = kGroups <= 4 ? 8 : kGroups <= 6 ? 4 : 3;
+  static constexpr int kLayers = kGroups <= 4 ? 8 : kGroups <= 7 ? 4 : 3;
   // Floats of a warp's part of a layer: its weights by group, then the biases; of a warp's ring;
   // and of a block, with two states.
   static constexpr int kLayerFloats = (4 * kGroups + 1) * kWarpSize;
@@ -58,13 +58,8 @@ constexpr bool WithPanelGroups(int width, const F& f) {
   };
   return is(std::integral_constant<int, 1>()) || is(std::integral_constant<int, 2>()) ||
          is(std::integral_constant<int, 3>()) || is(std::integral_constant<int, 4>()) ||
-         is(std::integral_constant<int, 6>()) || is(std::integral_constant<int, 8>());
-}
-// The least of these widths that is no smaller; `width` itself where that is none.
-constexpr int PanelSequenceWidth(int width) {
-  for (int wider = width; wider <= 2 * width; wider += kPanelCols)
-    if (WithPanelGroups(wider, [](auto) {})) return wider;
-  return width;
+         is(std::integral_constant<int, 5>()) || is(std::integral_constant<int, 6>()) ||
+         is(std::integral_constant<int, 7>()) || is(std::integral_constant<int, 8>());
 }
 // True where a block has the warps and the memory for states of `width`.
 constexpr bool TakesPanelSequence(int width, size_t shared_bytes, int max_warps) {

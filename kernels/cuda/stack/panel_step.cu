@@ -19,8 +19,8 @@ cudaError_t PreparePanelStack(int shared_bytes) {
   const cudaError_t error = PrepareBlocks<PanelStackView>(shared_bytes);
   if (error != cudaSuccess) return error;
   return AllowShared(shared_bytes, PanelSequentialKernel<1>, PanelSequentialKernel<2>,
-                     PanelSequentialKernel<3>, PanelSequentialKernel<4>, PanelSequentialKernel<6>,
-                     PanelSequentialKernel<8>);
+                     PanelSequentialKernel<3>, PanelSequentialKernel<4>, PanelSequentialKernel<5>,
+                     PanelSequentialKernel<6>, PanelSequentialKernel<7>, PanelSequentialKernel<8>);
 }
 
 cudaError_t LaunchBlocks(const PanelSequentialArgs& args, int num_samples, cudaStream_t stream) {

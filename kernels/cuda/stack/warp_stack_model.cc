@@ -48,9 +48,8 @@ absl::StatusOr<PanelStackModel> PanelStackModel::Upload(Device& device, const De
                                                         const PackingLimits& limits) {
   PanelStackModel model;
   const LaunchLimits& on = device.limits();
-  const int least = PanelWidth(spec.state_dim), wider = PanelSequenceWidth(least);
-  const bool in_sequence = TakesPanelSequence(wider, on.shared_bytes, on.max_warps);
-  const int width = in_sequence ? wider : least;
+  const int width = PanelWidth(spec.state_dim);
+  const bool in_sequence = TakesPanelSequence(width, on.shared_bytes, on.max_warps);
   DEEPPCR_RETURN_IF_ERROR(model.UploadChains(device, spec, width, limits));
   DEEPPCR_ASSIGN_OR_RETURN(
       model.panels_,

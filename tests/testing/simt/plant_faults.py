@@ -157,8 +157,8 @@ FAULTS = {
     },
     "program/backward_kernel.h": {
         "ProgramMatricesOfFirstSample": (
-            "matrices + (|sample * 2 * num_intervals + at",
-            "at",
+            "matrices + (|sample * tree.places() + tree.place(level, j)",
+            "tree.place(level, j)",
         ),
         "ProgramConditionOfFirstInterval": ("for (int32_t p = 0; |p < args.num_intervals", "p < 1"),
     },

@@ -47,8 +47,10 @@ inline program::Program Mixer(int64_t hidden) {
 // A reverse process whose denoiser is a program.
 class ProgramProcess {
  public:
-  ProgramProcess(program::Program program, int64_t dim, int64_t num_steps)
-      : program_(std::move(program)), dim_(dim) {
+  // `step_weights`: what a step is taken to read.
+  ProgramProcess(program::Program program, int64_t dim, int64_t num_steps,
+                 int64_t step_weights = 1000)
+      : program_(std::move(program)), dim_(dim), step_weights_(step_weights) {
     for (int64_t l = 0; l < num_steps; ++l)
       steps_.push_back({.timestep = static_cast<double>(num_steps - l),
                         .x0_z = 1.05,
@@ -63,14 +65,14 @@ class ProgramProcess {
                                 .steps = steps_,
                                 .clip_range = 1.5,
                                 .program = &program_,
-                                .step_weights = 1000,
+                                .step_weights = step_weights_,
                                 .condition_dim = kConditionDim};
   }
   int64_t num_steps() const { return static_cast<int64_t>(steps_.size()); }
 
  private:
   program::Program program_;
-  int64_t dim_;
+  int64_t dim_, step_weights_;
   std::vector<ReverseStep> steps_;
 };
 

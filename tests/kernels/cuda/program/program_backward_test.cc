@@ -128,6 +128,48 @@ TEST(ProgramBackwardTest, BitsDependOnNoShapeOfALaunch) {
   }
 }
 
+// Intervals that take one multiprocessor too long for a single launch, and many ones do not.
+TEST(ProgramBackwardTest, LongIntervalsGoBackInPieces) {
+  const ProgramProcess process(Mixer(16), kDim, 60, 200'000);
+  const WayBack way(process.spec(), 1);
+  DeviceOptions small, large;
+  small.limits.multiprocessors = 1;
+  large.limits.multiprocessors = 132;
+  const Gradients pieces = way.On(small).ScannedTogether(way.request(), 30);
+  const Gradients whole = way.On(large).ScannedTogether(way.request(), 30);
+  EXPECT_TRUE(pieces.SameBits(whole));
+  EXPECT_EQ(pieces.count.stages, whole.count.stages);
+  EXPECT_EQ(pieces.count.stages, 30 + 1 + 30);
+  // The launches of the large device are not enough for the small one.
+  const auto suffice = [&](DeviceOptions device, int launches) {
+    device.fail_after = launches;
+    const BackwardRig rig = way.On(device);
+    const auto space = *rig.system().NewBackwardSpace({.min_shooting_interval = 30});
+    const SampleInput input = InputOf(way.request().samples, 0, nullptr);
+    space->Begin(0, {.input = &input,
+                     .states = way.request().states.data(),
+                     .of_outputs = way.request().of_outputs.data()});
+    std::get<BackwardScan*>(space->scan())->GoBack(1, 30);
+    return space->status().ok();
+  };
+  int launches = 1;
+  while (!suffice(large, launches)) ++launches;
+  EXPECT_FALSE(suffice(small, launches));
+}
+
+// Spaces are made for the most intervals that a request may ask for.
+TEST(ProgramBackwardTest, MatricesOfFewerIntervalsHaveRoom) {
+  int64_t most = 0;
+  for (int32_t intervals = 1; intervals <= 70000; ++intervals) {
+    const cuda::RetreatTree tree = {intervals};
+    const int top = tree.chain_level();
+    ASSERT_LE(tree.nodes(top), cuda::kMostChained);
+    ASSERT_EQ(tree.place(top, tree.nodes(top) - 1), tree.places() - 1);
+    ASSERT_GE(tree.places(), most);
+    most = tree.places();
+  }
+}
+
 // Launches of a few steps each, as a long way back is cut into.
 TEST(ProgramBackwardTest, PiecesHaveTheBitsOfTheWhole) {
   const ProgramProcess process(Mixer(40), kDim, 9);
@@ -196,6 +238,24 @@ TEST(ProgramBackwardTest, EveryBarrierIsNeeded) {
     EXPECT_TRUE(barriers.Notice(site)) << "site " << site;
   for (int site = cuda::kAfterBackState; site < cuda::kNumProgramBackwardSites; ++site)
     EXPECT_TRUE(barriers.Notice(site)) << "site " << site;
+}
+
+// Where a block has no memory for what a condition gives, a denoiser is served without its way
+// back.
+TEST(ProgramBackwardTest, ADenoiserIsServedWhereItCannotGoBack) {
+  const RandomDiffusion process({.kind = DenoiserKind::kAdaLnMlp,
+                                 .state_dim = 3,
+                                 .hidden_dim = 64,
+                                 .num_blocks = 12,
+                                 .num_steps = 4,
+                                 .condition_dim = 5});
+  DeviceOptions small;
+  small.limits.shared_bytes = 24'000;
+  const auto backend = cuda::NewCudaBackend(NewSimtDevice(small));
+  const auto system = backend->NewSystem(process.spec(), {.backward = true});
+  ASSERT_TRUE(system.ok()) << system.status();
+  EXPECT_TRUE((*system)->NewSpace({}).ok());
+  EXPECT_TRUE(absl::IsUnimplemented((*system)->NewBackwardSpace({}).status()));
 }
 
 TEST(ProgramBackwardTest, NeedsAModelThatWasLoadedForIt) {

@@ -111,7 +111,7 @@ bool Same(const PanelStack::Answer& a, const PanelStack::Answer& b) {
 // Every width, depths around those of the ring, every activation, with and without a residual path.
 TEST(PanelSequentialKernelTest, StatesHaveTheBitsOfSteps) {
   uint64_t seed = 1;
-  for (const int64_t dim : {5, 16, 27, 41, 64, 70, 96, 120}) {
+  for (const int64_t dim : {5, 27, 41, 64, 70, 96, 99, 120}) {
     for (const int64_t steps : {1, 2, 3, 4, 7, 8, 9, 29}) {
       const StackOptions options = {
           .num_steps = steps,
@@ -150,14 +150,11 @@ TEST(PanelSequentialKernelTest, EveryBarrierIsNeeded) {
 // Where a block has too few warps, or too little memory, and for the widest states.
 TEST(PanelSequentialKernelTest, LeavesWhatItHasNoRoomFor) {
   constexpr size_t kBytes = size_t{227} << 10;
-  for (const int width : {16, 32, 48, 64, 96, 128})
+  for (int width = 16; width <= 128; width += 16)
     EXPECT_TRUE(cuda::TakesPanelSequence(width, kBytes, cuda::kMaxBlockWarps)) << width;
   EXPECT_FALSE(cuda::TakesPanelSequence(144, kBytes, cuda::kMaxBlockWarps));
   EXPECT_FALSE(cuda::TakesPanelSequence(64, kBytes, 7));
   EXPECT_FALSE(cuda::TakesPanelSequence(64, size_t{100} << 10, cuda::kMaxBlockWarps));
-  EXPECT_EQ(cuda::PanelSequenceWidth(80), 96);
-  EXPECT_EQ(cuda::PanelSequenceWidth(112), 128);
-  EXPECT_EQ(cuda::PanelSequenceWidth(256), 256);
 }
 
 }  // namespace
