@@ -28,7 +28,8 @@ DEEPPCR_DEVICE void GoBackSequentially(Context& context, const BackwardStepsArgs
   const auto sample = static_cast<int32_t>(row / backward.num_columns);
   BackwardSweep<W, Context> sweep(context, backward, sample, row);
   SlopesOfStates<W, Context> slopes(context, backward, sample, args.end);
-  sweep.WriteInitialGradient(sweep.Run(args.begin, args.end, sweep.FinalGradient(), slopes));
+  const auto last = sweep.LastLayers(args.begin, args.end);
+  sweep.WriteInitialGradient(sweep.Run(args.begin, args.end, sweep.FinalGradient(), last, slopes));
   if (row == 0 && context.lane() == 0) *backward.num_dependent = sweep.made();
 }
 

@@ -65,6 +65,13 @@ class BackwardScan {
         count_(Clamp(args.tree.num_intervals - first_)) {}
 
   DEEPPCR_DEVICE void Run() {
+    // The warp of the block's last interval takes the first column through the chain. What enters
+    // there is on its way while matrices are formed. Nothing is divided, which would take longer
+    // than a level of the tree.
+    int32_t column = context_.warp() + 1 - count_;
+    while (column < 0) column += warps_;
+    float g = 0.0F;
+    if (count_ > 0 && column < args_.num_columns) g = SweepOf(column).FinalGradient();
     FormMatrices();
     // Every block goes through the nodes before its own by itself: it waits once until all nodes
     // are formed, and not for one block after another.
@@ -72,12 +79,15 @@ class BackwardScan {
         context_, 0, LastNode(), [&](int32_t j) { return ChainNode(j); }, memory_.ChainMatrix(0));
     // Synchronises the cluster: from here on no block reads the memory of another, which may leave.
     context_.SyncCluster(kAfterBackwardCopies);
-    // The warp of the block's last interval takes the first column.
-    for (int32_t c = 0; c < args_.num_columns && count_ > 0; ++c)
-      if (context_.warp() == (count_ - 1 + c) % warps_) WalkChain(c);
+    for (; column < args_.num_columns && count_ > 0; column += warps_) {
+      WalkChain(column, g);
+      if (column + warps_ < args_.num_columns) g = SweepOf(column + warps_).FinalGradient();
+    }
     context_.SyncBlock(kAfterBackwardChain);
-    for (int32_t at = context_.warp(); at < count_ * args_.num_columns; at += warps_)
-      FinishInterval(at % count_, at / count_);
+    for (int32_t at = context_.warp(); at < count_ * args_.num_columns; at += warps_) {
+      const int32_t c = at < count_ ? 0 : at / count_;
+      FinishInterval(at - c * count_, c);
+    }
   }
 
  private:
@@ -135,22 +145,34 @@ class BackwardScan {
   }
 
   DEEPPCR_DEVICE void FormInterval(int32_t i) {
-    for (int32_t l = BeginOf(i); l < EndOf(i); l += kBackwardAhead<W>) StoreSlopes(i, l);
+    const LayerReader<W, Context> reader(context_, args_, context_.cluster());
+    const int32_t begin = BeginOf(i), end = EndOf(i);
+    LayersAtStates<W> next = ChunkFrom(reader, begin, end);
+    for (int32_t l = begin; l < end; l += kBackwardAhead<W>) {
+      // The chunk after this one is on its way meanwhile.
+      const LayersAtStates<W> chunk = next;
+      next = ChunkFrom(reader, l + kBackwardAhead<W>, end);
+      StoreSlopes(i, l, chunk);
+    }
     if (!NeedsMatrix(0, i)) return;
     context_.SyncWarp(kAfterBackwardSlopes);
     StoreProduct(i);
   }
-  // Stores the slopes of a chunk of layers of the interval, from l on.
-  DEEPPCR_DEVICE void StoreSlopes(int32_t i, int32_t l) {
-    const int32_t end = EndOf(i);
-    const LayerReader<W, Context> reader(context_, args_, context_.cluster());
+  // Loads the layers from l on, as far as `end`.
+  static DEEPPCR_DEVICE LayersAtStates<W> ChunkFrom(const LayerReader<W, Context>& reader,
+                                                    int32_t l, int32_t end) {
     LayersAtStates<W> chunk;
-    float slopes[kBackwardAhead<W>];
     DEEPPCR_UNROLL
     for (int k = 0; k < kBackwardAhead<W>; ++k) {
       chunk.layers[k] = reader.Layer(AtMost(end - 1, l + k));
       chunk.z[k] = reader.State(AtMost(end - 1, l + k));
     }
+    return chunk;
+  }
+  // Stores the slopes of a chunk of layers of the interval, from l on.
+  DEEPPCR_DEVICE void StoreSlopes(int32_t i, int32_t l, const LayersAtStates<W>& chunk) {
+    const int32_t end = EndOf(i);
+    float slopes[kBackwardAhead<W>];
     PreActivations<W>(context_, chunk, slopes);
     SharedSlopes<W>(context_, args_.stack, slopes);
     // The last of the lanes that hold the slopes write them: a test without the barrier sees them
@@ -211,9 +233,9 @@ class BackwardScan {
     const int64_t sample = context_.cluster();
     return {context_, args_, sample, sample * args_.num_columns + column};
   }
-  DEEPPCR_DEVICE void WalkChain(int32_t column) {
+  // Takes a column, g behind the last layer, through the chain.
+  DEEPPCR_DEVICE void WalkChain(int32_t column, float g) {
     const int32_t own = first_ >> chain_level_, last = LastNode();
-    float g = SweepOf(column).FinalGradient();
     // A^T of the next node is on its way meanwhile; that behind the last is nobody's.
     LayerPart<W> next = LoadTransposed<W>(context_, memory_.ChainMatrix(0));
     const auto pass = [&](int32_t j) {
@@ -239,7 +261,8 @@ class BackwardScan {
     if (args_.deltas == nullptr && !last) return;  // gradients within the interval are not wanted
     SlopesInMemory<W, Context> slopes(context_, memory_.Slopes(i), BeginOf(i), EndOf(i));
     BackwardSweep<W, Context> sweep = SweepOf(column);
-    const float g = sweep.Run(BeginOf(i), EndOf(i), DescendTo(i, column), slopes);
+    const auto layers = sweep.LastLayers(BeginOf(i), EndOf(i));
+    const float g = sweep.Run(BeginOf(i), EndOf(i), DescendTo(i, column), layers, slopes);
     if (!last) return;
     sweep.WriteInitialGradient(g);
     if (context_.cluster() == 0 && context_.lane() == 0 && column == 0)

@@ -208,35 +208,48 @@ class BackwardSweep {
 
   DEEPPCR_DEVICE float FinalGradient() const { return args_.final_gradients[at_]; }
 
-  // Takes the gradient by the state behind the layers [begin, end) to the gradient by the state
-  // before these layers.
-  template <class Slopes>
-  DEEPPCR_DEVICE float Run(int32_t begin, int32_t end, float g, Slopes& slopes) {
+  // A chunk of transposed layers, in registers.
+  struct TransposedLayers {
+    LayerPart<W> at[kBackwardAhead<W>];
+  };
+  // Loads the layers that Run begins with: their way here may be in the shadow of what makes g.
+  DEEPPCR_DEVICE TransposedLayers LastLayers(int32_t begin, int32_t end) const {
     const LayerReader<W, Context> reader(context_, args_, sample_);
-    LayerPart<W> layers[kBackwardAhead<W>];
-    float slope[kBackwardAhead<W>];
+    TransposedLayers layers;
     DEEPPCR_UNROLL
     for (int k = 0; k < kBackwardAhead<W>; ++k)
-      layers[k] = reader.Transposed(AtLeast(begin, end - 1 - k));
-    int32_t last = end - 1;
+      layers.at[k] = reader.Transposed(AtLeast(begin, end - 1 - k));
+    return layers;
+  }
+
+  // Takes the gradient by the state behind the layers [begin, end) to the gradient by the state
+  // before these layers. `last`: LastLayers of them.
+  template <class Slopes>
+  DEEPPCR_DEVICE float Run(int32_t begin, int32_t end, float g, const TransposedLayers& last,
+                           Slopes& slopes) {
+    const LayerReader<W, Context> reader(context_, args_, sample_);
+    TransposedLayers chunk = last;
+    LayerPart<W>(&layers)[kBackwardAhead<W>] = chunk.at;
+    float slope[kBackwardAhead<W>];
+    int32_t l = end - 1;
     // Whole chunks: without an exit from the middle of a chunk, the compiler moves loads and the
     // work for the next chunk to places where a step waits.
-    for (; last + 1 - begin >= kBackwardAhead<W>; last -= kBackwardAhead<W>) {
+    for (; l + 1 - begin >= kBackwardAhead<W>; l -= kBackwardAhead<W>) {
       slopes.Take(slope);
       DEEPPCR_UNROLL
       for (int k = 0; k < kBackwardAhead<W>; ++k) {
         const LayerPart<W> layer = layers[k];
-        layers[k] = reader.Transposed(AtLeast(begin, last - k - kBackwardAhead<W>));
-        const float delta = TakeDelta(last - k, slope[k], g);
-        g = Add(slopes.MultiplyAndPrepare(layer, delta, k, last - k - kBackwardAhead<W>), g);
+        layers[k] = reader.Transposed(AtLeast(begin, l - k - kBackwardAhead<W>));
+        const float delta = TakeDelta(l - k, slope[k], g);
+        g = Add(slopes.MultiplyAndPrepare(layer, delta, k, l - k - kBackwardAhead<W>), g);
       }
     }
-    if (last < begin) return g;
+    if (l < begin) return g;
     slopes.Take(slope);
     DEEPPCR_UNROLL
     for (int k = 0; k < kBackwardAhead<W>; ++k) {
-      if (last - k < begin) break;
-      const float delta = TakeDelta(last - k, slope[k], g);
+      if (l - k < begin) break;
+      const float delta = TakeDelta(l - k, slope[k], g);
       g = Add(Multiply<W>(context_, layers[k], delta), g);
     }
     return g;
