@@ -77,7 +77,7 @@ inline constexpr int kSequentialRing = 3;
 // ---- Newton kernel (loop/newton_kernel.h)
 // Largest number of warps of a block: a thread holds a column and a row of a matrix, which take
 // more registers the wider the matrix is (compiled).
-constexpr int MaxNewtonWarps(int width) { return width <= 8 ? 16 : width <= 16 ? 12 : 8; }
+constexpr int MaxNewtonWarps(int width) { return width <= 8 ? 16 : 8; }
 // The same of the kernels that make parts of a solve, which propagate nothing (compiled).
 constexpr int MaxPartWarps(int width) { return width <= 16 ? 16 : 8; }
 // Blocks that a multiprocessor is to hold; 0: as the compiler likes. The compiler would spill

@@ -65,15 +65,14 @@ struct BlockMemory {
   static constexpr size_t HeldBytes(int width, int64_t layers) {
     return sizeof(float) * static_cast<size_t>(layers * width * (HeldRow(width) + 1));
   }
+  // The norms of the warps of the block, and those of every block of the cluster.
   DEEPPCR_DEVICE WarpNorms* Norms() const { return reinterpret_cast<WarpNorms*>(base); }
-  // The norms of the block, and then those of the cluster.
-  DEEPPCR_DEVICE WarpNorms& BlockNorms() const { return Norms()[kMaxWarps]; }
-  DEEPPCR_DEVICE WarpNorms& ClusterNorms() const { return Norms()[kMaxWarps + 1]; }
+  DEEPPCR_DEVICE WarpNorms* NormsOfBlocks() const { return Norms() + kMaxWarps; }
   // The progress of the sample, a copy for each warp.
   DEEPPCR_DEVICE Progress* OfWarps() const {
-    return reinterpret_cast<Progress*>(base + (kMaxWarps + 2) * sizeof(WarpNorms));
+    return reinterpret_cast<Progress*>(base + (kMaxWarps + kMaxBlocks) * sizeof(WarpNorms));
   }
-  static constexpr int kMaxWarps = 32;
+  static constexpr int kMaxWarps = 32, kMaxBlocks = 16;
 
   static constexpr size_t Bytes(const IntervalTree& tree, int width) {
     const size_t nodes = static_cast<size_t>(tree.nodes_per_block());
@@ -85,7 +84,7 @@ struct BlockMemory {
 
  private:
   static constexpr size_t kWarpBytes =
-      AlignedBytes((kMaxWarps + 2) * sizeof(WarpNorms) + kMaxWarps * sizeof(Progress));
+      AlignedBytes((kMaxWarps + kMaxBlocks) * sizeof(WarpNorms) + kMaxWarps * sizeof(Progress));
   DEEPPCR_DEVICE int32_t row() const { return kNumColumns * width; }
 };
 

@@ -2,8 +2,8 @@
 #ifndef DEEPPCR_KERNELS_CUDA_LOOP_CHAIN_COPY_H_
 #define DEEPPCR_KERNELS_CUDA_LOOP_CHAIN_COPY_H_
 
-// The nodes of a tree's chain, which lie in the memory of all blocks of a cluster, brought into
-// one.
+// The nodes of a tree's chain, of which every block of a cluster forms its own, in the memory of
+// all blocks that go through them.
 
 #include <cstdint>
 
@@ -33,6 +33,26 @@ DEEPPCR_DEVICE void CopyNodes(Context& context, int32_t first, int32_t last, con
     DEEPPCR_UNROLL
     for (int k = 0; k < kTogether; ++k)
       if (begin + k * stride < count) context.StoreFour(values[k], to + places[k]);
+  }
+}
+
+// Copies kFloats floats at `from`, in the block's own memory, to place(b) of its own block and
+// every later one b, by all threads of the block. Whoever stores in another block's memory waits
+// for nothing; a barrier of the cluster, which a block comes to anyway, says that all has arrived.
+template <int kFloats, class Context, class Place>
+DEEPPCR_DEVICE void ShareNode(Context& context, const float* from, int num_blocks,
+                              const Place& place) {
+  constexpr int kFours = kFloats / 4;
+  // Threads that copy the same four floats, each to blocks of its own, load them once.
+  const int groups = context.num_threads() < kFours ? 1 : context.num_threads() / kFours;
+  const int group = groups == 1 ? 0 : context.thread() / kFours;
+  const int first = groups == 1 ? context.thread() : context.thread() % kFours;
+  if (group >= groups) return;
+  for (int four = first; four < kFours; four += context.num_threads()) {
+    float values[4] = {};
+    context.LoadFour(from + 4 * four, values);
+    for (int b = context.block() + group; b < num_blocks; b += groups)
+      context.StoreFour(values, place(b) + 4 * four);
   }
 }
 

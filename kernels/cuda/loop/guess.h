@@ -42,12 +42,30 @@ struct SampleGuess {
  private:
   // The affine map at the first fitted step that is not before `step`.
   DEEPPCR_DEVICE float EvaluateMap(int64_t step, int i) const {
-    const int64_t after = (step + guess.stride - 1) / guess.stride - 1;
+    constexpr int kTogether = 8;  // elements whose coefficients are on their way at a time
+    const int64_t after = Quotient(step + guess.stride - 1, guess.stride) - 1;
     const int64_t at = after < guess.count ? after : guess.count - 1;
-    const float* map = guess.map + at * (state_dim + 1) * width;
-    float y = map[i];
-    for (int32_t k = 0; k < state_dim; ++k) y = fmaf(map[(k + 1) * width + i], initial_state[k], y);
+    const float* map = guess.map + at * (state_dim + 1) * width + i;
+    float y = *map;
+    for (int32_t first = 0; first < state_dim; first += kTogether) {
+      float coefficients[kTogether] = {}, elements[kTogether] = {};
+      DEEPPCR_UNROLL
+      for (int k = 0; k < kTogether; ++k) {
+        const int32_t element = first + k < state_dim ? first + k : first;
+        coefficients[k] = map[(element + 1) * width];
+        elements[k] = initial_state[element];
+      }
+      DEEPPCR_UNROLL
+      for (int k = 0; k < kTogether; ++k)
+        if (first + k < state_dim) y = fmaf(coefficients[k], elements[k], y);
+    }
     return y;
+  }
+  // a / b of numbers that are not negative: of 64 bits, a division takes a GPU several times as
+  // long.
+  static DEEPPCR_DEVICE int64_t Quotient(int64_t a, int64_t b) {
+    if ((a | b) >> 31 != 0) return a / b;
+    return static_cast<int64_t>(static_cast<uint32_t>(a) / static_cast<uint32_t>(b));
   }
 };
 

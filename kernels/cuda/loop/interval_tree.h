@@ -44,6 +44,12 @@ struct IntervalTree {
     const int32_t in_block = per_block >> level;
     return 2 * (per_block - in_block) + (j & (in_block - 1));
   }
+  // Index of the prefix of interval i of a block, among nodes of 2^level intervals. The prefix of a
+  // node's first interval is the interval; the others take the places of the nodes above intervals.
+  constexpr int32_t prefix_of(int level, int32_t i) const {
+    const int32_t others = (1 << level) - 1, in_node = i & others;
+    return in_node == 0 ? i : per_block + (i >> level) * others + in_node - 1;
+  }
   constexpr bool needs_matrix(int level, int32_t j) const { return j > 0 && j + 1 < nodes(level); }
 };
 
@@ -57,6 +63,12 @@ constexpr int ChainLevel(const IntervalTree& tree) {
   while (tree.nodes(level) > kChainNodes) ++level;
   return level;
 }
+
+// Largest level of the chain whose nodes are formed from the intervals below them at once, and not
+// over the levels in between: each interval's prefix, the composition of its node's intervals up to
+// it, is kept, so that vectors take one step up and one down. Longer nodes would take too long.
+inline constexpr int kPrefixLevels = 3;
+constexpr bool HasPrefixes(const IntervalTree& tree) { return ChainLevel(tree) <= kPrefixLevels; }
 
 }  // namespace deeppcr::cuda
 

@@ -10,7 +10,14 @@ namespace deeppcr::cuda {
 namespace {
 
 // Kind of a kernel, of the kernels with the same launch.
-enum class Kernel { kInShared, kInWorkspace, kParts };
+enum class Kernel { kInShared, kInWorkspace, kParts, kPrefixesInShared, kPrefixesInWorkspace };
+
+constexpr bool InShared(Kernel kernel) {
+  return kernel == Kernel::kInShared || kernel == Kernel::kPrefixesInShared;
+}
+[[maybe_unused]] constexpr bool HasPrefixes(Kernel kernel) {
+  return kernel == Kernel::kPrefixesInShared || kernel == Kernel::kPrefixesInWorkspace;
+}
 
 template <int W, Kernel kKernel>
 constexpr int kMaxThreads =
@@ -18,15 +25,14 @@ constexpr int kMaxThreads =
 
 template <int W, Kernel kKernel>
 __global__ void __launch_bounds__(kMaxThreads<W, kKernel>,
-                                  MinNewtonBlocks(W, kKernel == Kernel::kParts,
-                                                  kKernel == Kernel::kInShared))
+                                  MinNewtonBlocks(W, kKernel == Kernel::kParts, InShared(kKernel)))
     NewtonKernel(const __grid_constant__ NewtonArgs args) {
 #if __CUDA_ARCH__ >= 900  // first with clusters; LaunchNewton refuses older GPUs
   ClusterContext context;
   if constexpr (kKernel == Kernel::kParts) {
     SolveNewtonInParts<W>(context, args);
   } else {
-    SolveNewton<W, kKernel == Kernel::kInWorkspace>(context, args);
+    SolveNewtonAs<W, !InShared(kKernel), HasPrefixes(kKernel)>(context, args);
   }
 #endif
 }
@@ -39,6 +45,8 @@ template <int W>
 cudaError_t Prepare(int shared_bytes) {
   cudaError_t error = Allow<W, Kernel::kInShared>(shared_bytes);
   if (error == cudaSuccess) error = Allow<W, Kernel::kInWorkspace>(shared_bytes);
+  if (error == cudaSuccess) error = Allow<W, Kernel::kPrefixesInShared>(shared_bytes);
+  if (error == cudaSuccess) error = Allow<W, Kernel::kPrefixesInWorkspace>(shared_bytes);
   if (error == cudaSuccess) error = Allow<W, Kernel::kParts>(shared_bytes);
   return error;
 }
@@ -53,8 +61,12 @@ cudaError_t Launch(const NewtonArgs& args, const NewtonShape& shape, cudaStream_
 template <int W>
 cudaError_t Launch(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream) {
   if (args.part != NewtonPart::kWhole) return Launch<W, Kernel::kParts>(args, shape, stream);
-  return args.workspace == nullptr ? Launch<W, Kernel::kInShared>(args, shape, stream)
-                                   : Launch<W, Kernel::kInWorkspace>(args, shape, stream);
+  const bool in_shared = args.workspace == nullptr;
+  if (HasPrefixes(args.tree))
+    return in_shared ? Launch<W, Kernel::kPrefixesInShared>(args, shape, stream)
+                     : Launch<W, Kernel::kPrefixesInWorkspace>(args, shape, stream);
+  return in_shared ? Launch<W, Kernel::kInShared>(args, shape, stream)
+                   : Launch<W, Kernel::kInWorkspace>(args, shape, stream);
 }
 
 // Largest cluster with the most threads and the most shared memory.

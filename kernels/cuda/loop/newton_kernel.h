@@ -16,6 +16,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/loop/block_intervals.h"
 #include "kernels/cuda/loop/block_memory.h"
 #include "kernels/cuda/loop/chain_copy.h"
 #include "kernels/cuda/loop/interval_norms.h"
@@ -24,7 +25,6 @@
 #include "kernels/cuda/loop/newton_shape.h"
 #include "kernels/cuda/math/warp_matrix.h"
 #include "kernels/cuda/runtime/device_code.h"
-#include "kernels/cuda/stack/propagation.h"
 #include "kernels/iteration/pass.h"
 #include "kernels/iteration/stopping.h"
 
@@ -32,24 +32,27 @@ namespace deeppcr::cuda {
 
 // The barrier calls of the kernel.
 enum NewtonSite : int {
+  kBeforeGuess,
   kAfterGuess,
-  kAfterLocalPropagate,
   kAfterPropagate,
+  kBeforeLevel,
+  kBeforePrefixes,
+  kAfterInterval,
+  kBeforeRound,
   kAfterLocalReduce,
   kAfterReduce,
-  kAfterGather,
+  kAfterNode,
   kAfterChain,
   kAfterOwnNorms,
   kAfterUpdate,
-  kAfterHalo,
   kAfterProgress,
-  kBeforeExit,
   kNumNewtonSites,
 };
 
 // Solve of a sample. kInWorkspace: the data of a block lies in the workspace in global memory
-// instead of its shared memory.
-template <int W, bool kInWorkspace, class Context>
+// instead of its shared memory. kPrefixes: where transitions are full, the nodes of the chain are
+// formed from their intervals at once, else over the levels of the tree.
+template <int W, bool kInWorkspace, bool kPrefixes, class Context>
 class NewtonSolve {
  public:
   DEEPPCR_DEVICE NewtonSolve(Context& context, const NewtonArgs& args)
@@ -66,17 +69,18 @@ class NewtonSolve {
         floor_(static_cast<float>(fmin(args.policy.floor(), double{kLargestFloat}))) {}
 
   DEEPPCR_DEVICE void Run() {
+    context_.AnnounceBlock();
     if (context_.lane() == 0) progress() = args_.start;
-    HoldLayers();
+    if (count_ > 0) Intervals().HoldLayers(BeginOf(first_), EndOf(first_ + count_ - 1));
+    context_.AwaitBlocks(kBeforeGuess);  // from here on blocks may write to one another's memory
     PlaceGuess();
     while (!HasStopped(progress())) {
-      const IterationKind kind = KindOf(progress());
       stages_ = 0;
-      Propagate(kind);
-      SolveAndUpdate(kind);
+      Propagate(KindOf(progress()));
+      // Read anew: registers are for what is propagated.
+      SolveAndUpdate(KindOf(progress()));
     }
     WriteAnswer();
-    context_.SyncCluster(kBeforeExit);  // no block leaves while another may read its memory
   }
 
   DEEPPCR_DEVICE void Start() {
@@ -125,17 +129,18 @@ class NewtonSolve {
   // Code of their own for the passes that a Newton solve is made of: it has no branches for the
   // others, which would be fetched in vain in every pass.
   DEEPPCR_DEVICE void SolveAndUpdate(IterationKind kind) {
-    if (kind.linearization != Linearization::kFull) return SolveAndUpdateAs(kind);
+    if (kind.linearization != Linearization::kFull) return SolveAndUpdateAs<false>(kind);
     kind.linearization = Linearization::kFull;
-    SolveAndUpdateAs(kind);
+    SolveAndUpdateAs<true>(kind);
   }
+  template <bool kFull>
   DEEPPCR_DEVICE void SolveAndUpdateAs(IterationKind kind) {
     const int32_t stop_word = StopWord();
     if (kind.linearization != Linearization::kZero) {
-      UpSweep(kind);
-      DownSweep(kind);
+      UpSweep<kFull>(kind);
+      DownSweep<kFull>(kind);
     }
-    const WarpNorms outcome = Update(kind, stop_word);
+    const WarpNorms outcome = Update<kFull>(kind, stop_word);
     if (context_.lane() == 0) Advance(kind, outcome);
     context_.SyncWarp(kAfterProgress);
   }
@@ -188,97 +193,29 @@ class NewtonSolve {
   DEEPPCR_DEVICE void PlaceGuess() {
     const SampleGuess guess(args_.guess, args_.initial_states, context_.cluster(),
                             tree_.num_intervals, args_.stack.state_dim, W);
-    for (int32_t i = warp_; count_ > 0 && i <= count_; i += warps_) {
-      float* y = memory_.State(i);
-      if (context_.lane() >= W) continue;
-      const int32_t p = first_ + i - 1;
-      y[row_] = guess.At(p, EndOf(p), row_);
-      for (int v = 1; v < kNumColumns; ++v) y[v * W + row_] = 0.0F;
+    const int32_t elements = count_ > 0 ? (count_ + 1) * W : 0;
+    for (int32_t at = context_.thread(); at < elements; at += context_.num_threads()) {
+      const int32_t i = at / W, p = first_ + i - 1, row = at % W;
+      float* const y = memory_.State(i) + row;
+      *y = guess.At(p, EndOf(p), row);
+      for (int v = 1; v < kNumColumns; ++v) y[v * W] = 0.0F;
     }
     context_.SyncBlock(kAfterGuess);
   }
 
   // ---- (1) F_p, A_p and the probes
+  DEEPPCR_DEVICE BlockIntervals<W, kInWorkspace, Context> Intervals() const {
+    return {context_, args_, memory_, first_};
+  }
   DEEPPCR_DEVICE void Propagate(IterationKind kind) {
-    ForIntervals([&](int32_t i) { PropagateInterval(i, kind); });
+    ForIntervals([&](int32_t i) {
+      const int64_t p = first_ + i, begin = BeginOf(p);
+      Intervals().Propagate(i, kind, begin, static_cast<int32_t>(EndOf(p) - begin));
+    });
     stages_ += EndOf(0);
-    // Other blocks walk the chain over these intervals if they are its nodes; and where there is no
-    // tree, nothing else keeps a block from running ahead of blocks that still read its data of the
-    // last pass.
-    chain_level_ > 0 && kind.linearization != Linearization::kZero
-        ? context_.SyncBlock(kAfterLocalPropagate)
-        : context_.SyncCluster(kAfterPropagate);
-  }
-
-  DEEPPCR_DEVICE void PropagateInterval(int32_t i, IterationKind kind) {
-    const int32_t p = first_ + i;
-    // d_0 = 0: the first matrix is never used.
-    float* const matrix =
-        kind.forms_matrices() && p > 0 ? memory_.Matrix(tree_.index_of(0, p)) : nullptr;
-    const float entry = EntryAt(kind.confirmation, memory_.State(i), W, p, row_);
-    const bool full = matrix != nullptr && kind.linearization == Linearization::kFull;
-    if (PiecewiseLinear::Covers(args_.stack.activation)) {
-      const PiecewiseRule rule(args_.stack);
-      full ? PropagateAs<true>(i, kind, rule, entry, matrix)
-           : PropagateAs<false>(i, kind, rule, entry, matrix);
-    } else {
-      full ? PropagateAs<true>(i, kind, args_.stack, entry, matrix)
-           : PropagateAs<false>(i, kind, args_.stack, entry, matrix);
-    }
-  }
-  template <bool kFull, class Rule>
-  DEEPPCR_DEVICE void PropagateAs(int32_t i, IterationKind kind, const Rule& rule, float entry,
-                                  float* matrix) {
-    const int32_t p = first_ + i;
-    StackPropagation<W, kFull, Rule, Context> steps(
-        context_, rule, kind, DrawOfSigns(0, kind.draw, args_.stack.num_steps), entry, matrix);
-    const int64_t begin = BeginOf(p), end = EndOf(p);
-    if (!kInWorkspace && args_.holds_layers) {
-      steps.Run(HeldLayersOf(i), begin, end);
-    } else {
-      steps.Run(
-          LayerRows<W, W>{args_.stack.weights + begin * W * W, args_.stack.biases + begin * W},
-          begin, end);
-    }
-    if (context_.lane() >= W) return;
-    const float y = EntryAt(kind.confirmation, memory_.State(i + 1), W, p + 1, row_);
-    StorePropagated(i, 0, steps.state(), y);
-    DEEPPCR_UNROLL
-    for (int v = 0; v < kNumProbes && kind.probes; ++v)
-      StorePropagated(i, 1 + v, steps.probe(v), 0.0F);
-  }
-  using HeldLayers = LayerRows<W, BlockMemory::HeldRow(W)>;
-  DEEPPCR_DEVICE HeldLayers HeldLayersOf(int32_t i) const {
-    const auto layers = static_cast<int32_t>(LayersOfBlock(tree_, args_.shooting_interval));
-    HeldLayers held = {memory_.HeldWeights(),
-                       memory_.HeldWeights() + layers * W * BlockMemory::HeldRow(W)};
-    held.Advance(i * args_.shooting_interval);
-    return held;
-  }
-  // Copies the layers of the block's intervals to shared memory, where they stay for the solve.
-  DEEPPCR_DEVICE void HoldLayers() {
-    if (kInWorkspace || !args_.holds_layers || count_ == 0) return;
-    constexpr int kRow = BlockMemory::HeldRow(W), kFours = W / 4;
-    const int64_t begin = BeginOf(first_);
-    const auto layers = static_cast<int32_t>(EndOf(first_ + count_ - 1) - begin);
-    const HeldLayers held = HeldLayersOf(0);
-    float* const weights = memory_.HeldWeights();
-    float* const biases = weights + (held.biases - held.weights);
-    const float* const from = args_.stack.weights + begin * W * W;
-    for (int32_t at = context_.thread(); at < layers * W * kFours; at += context_.num_threads())
-      context_.template CopyAsync<4>(from + 4 * at,
-                                     weights + at / kFours * kRow + 4 * (at % kFours));
-    for (int32_t at = context_.thread(); at < layers * kFours; at += context_.num_threads())
-      context_.template CopyAsync<4>(args_.stack.biases + begin * W + 4 * at, biases + 4 * at);
-    context_.CommitCopies();
-    context_.template WaitForCopies<0>();
-  }
-  // Stores a column of F_p and of the residual F_p - y_p. The residual of a probe is the rounding
-  // that it has picked up.
-  DEEPPCR_DEVICE void StorePropagated(int32_t i, int column, float value, float end) const {
-    const int at = column * W + row_;
-    memory_.Propagated(i)[at] = value;
-    memory_.Residual(tree_.index_of(0, first_ + i))[at] = value - end;
+    // Where there is no tree, nothing else keeps a block from running ahead of blocks that still
+    // read its data of the last pass.
+    if (kind.linearization == Linearization::kZero) context_.SyncCluster(kAfterPropagate);
   }
 
   // ---- (2) d_p = A_p d_{p-1} + r_p over the tree
@@ -325,17 +262,90 @@ class NewtonSolve {
     return memory_.Matrix(tree_.index_of(level, j));
   }
 
-  // Forms the nodes up to the chain, whose children are the block's own.
+  // Forms the nodes of the chain, whose intervals are the block's own, and shares them.
+  template <bool kFull>
   DEEPPCR_DEVICE void UpSweep(IterationKind kind) {
+    if (has_prefixes<kFull>()) {
+      FormPrefixes(kind);
+    } else {
+      FormLevels(kind);
+    }
+    context_.SyncBlock(kAfterLocalReduce);
+    ShareRoots<kFull>(kind);
+    context_.SyncCluster(kAfterReduce);
+  }
+  template <bool kFull>
+  DEEPPCR_DEVICE bool has_prefixes() const {
+    return kPrefixes && kFull;
+  }
+
+  DEEPPCR_DEVICE void FormLevels(IterationKind kind) {
     for (int level = 1; level <= chain_level_; ++level) {
+      context_.SyncBlock(kBeforeLevel);
       // Where there are more warps than nodes, some form matrices while others form vectors.
       if (kind.forms_matrices())
         ForNodes(level, warp_, [&](int32_t j) { ComposeNode(level, j, kind.linearization); });
       ForNodes(level, warps_ - 1 - warp_, [&](int32_t j) { ReduceNode(level, j, kind); });
       ++stages_;
-      level < chain_level_ ? context_.SyncBlock(kAfterLocalReduce)
-                           : context_.SyncCluster(kAfterReduce);
     }
+  }
+
+  // Forms the prefixes of the block's intervals: vectors by the last warps, a warp a node and
+  // vector, one interval after another; matrices by the first ones, in rounds.
+  DEEPPCR_DEVICE void FormPrefixes(IterationKind kind) {
+    if (chain_level_ == 0) return;
+    context_.SyncBlock(kBeforePrefixes);
+    const int32_t tasks = (tree_.per_block >> chain_level_) * kind.vectors();
+    for (int32_t task = warps_ - 1 - warp_; task < tasks; task += warps_) {
+      const int32_t node = kind.vectors() == 1 ? task : task / kNumColumns;
+      AddUpVector(kind.linearization, node, task - node * kind.vectors());
+    }
+    stages_ += (1 << chain_level_) - 1;
+    for (int round = 0; round < chain_level_ && kind.forms_matrices(); ++round) {
+      if (round > 0) context_.SyncBlock(kBeforeRound);
+      ComposePrefixes(round, kind.linearization);
+    }
+  }
+  DEEPPCR_DEVICE int32_t PrefixOfInterval(int32_t i) const {
+    return tree_.prefix_of(chain_level_, i);
+  }
+  // Takes vector v through the intervals of a node of the block.
+  DEEPPCR_DEVICE void AddUpVector(Linearization linearization, int32_t node, int v) {
+    const int32_t first = node << chain_level_;
+    const int32_t end = count_ < first + (1 << chain_level_) ? count_ : first + (1 << chain_level_);
+    if (first + 1 >= end) return;
+    int32_t prefix = first;
+    RowTransition<W> next(context_, linearization, memory_.Matrix(first + 1));
+    for (int32_t i = first + 1; i < end; ++i) {
+      const RowTransition<W> transition = next;  // the next one is on its way meanwhile
+      next = RowTransition<W>(context_, linearization, memory_.Matrix(i + 1 < end ? i + 1 : i));
+      const float sum = memory_.Residual(i)[v * W + row_] +
+                        transition.Times(context_, memory_.Residual(prefix) + v * W);
+      prefix = PrefixOfInterval(i);
+      if (context_.lane() < W) memory_.Residual(prefix)[v * W + row_] = sum;
+      context_.SyncWarp(kAfterInterval);
+    }
+  }
+  // A round composes the prefixes of pairs of neighbours of 2^round intervals: those of the right
+  // one begin where those of the left one end. d_0 = 0: nothing is composed with the first node's.
+  DEEPPCR_DEVICE void ComposePrefixes(int round, Linearization linearization) {
+    const int32_t size = 1 << round;
+    for (int32_t k = warp_; k < tree_.per_block / 2; k += warps_) {
+      const int32_t in_right = k & (size - 1), right = ((k - in_right) << 1) + size;
+      const int32_t i = right + in_right;
+      if (i >= count_ || (first_ + i) >> chain_level_ == 0) continue;
+      // Of a single interval the prefix is the interval itself.
+      const int32_t left_end = size == 1 ? right - 1 : PrefixOfInterval(right - 1);
+      ComposeTransitions<W>(context_, linearization,
+                            memory_.Matrix(in_right == 0 ? i : PrefixOfInterval(i)),
+                            memory_.Matrix(left_end), memory_.Matrix(PrefixOfInterval(i)));
+    }
+  }
+  // Index of node j of the chain, one of the block.
+  template <bool kFull>
+  DEEPPCR_DEVICE int32_t RootOf(int32_t j) const {
+    const int32_t last = ((j + 1) << chain_level_) - 1 - first_;
+    return has_prefixes<kFull>() ? PrefixOfInterval(last) : tree_.index_of(chain_level_, j);
   }
   DEEPPCR_DEVICE void ComposeNode(int level, int32_t j, Linearization linearization) {
     if (tree_.needs_matrix(level, j))
@@ -348,67 +358,83 @@ class NewtonSolve {
   }
 
   // Takes the vectors through the chain, a warp each.
+  template <bool kFull>
   DEEPPCR_DEVICE void DownSweep(IterationKind kind) {
     const int32_t last = (first_ + count_ - 1) >> chain_level_;
-    if (count_ > 0) GatherChain(kind, last);
-    context_.SyncBlock(kAfterGather);
     for (int v = warp_; v < kind.vectors() && count_ > 0; v += warps_)
       WalkChain(kind.linearization, v, last);
-    stages_ += tree_.nodes(chain_level_) - 1 + chain_level_;
+    stages_ += tree_.nodes(chain_level_) - 1;
+    stages_ += has_prefixes<kFull>() && chain_level_ > 0 ? 1 : chain_level_;
     context_.SyncBlock(kAfterChain);
   }
 
-  // Copies the nodes of the chain before the block's last, from whichever block, by all threads:
-  // one after another, on the way through the chain, each would be waited for. Matrices stay while
-  // they are reused. d_0 = 0: the first node has no matrix.
-  DEEPPCR_DEVICE void GatherChain(IterationKind kind, int32_t last) {
-    if (kind.forms_matrices())
-      CopyNodes<W * W>(
-          context_, 1, last, [&](int32_t j) { return ChainNode<W * W>(memory_.Matrix(0), j); },
-          memory_.ChainMatrix(0));
-    CopyNodes<kNumColumns * W>(
-        context_, 0, last,
-        [&](int32_t j) { return ChainNode<kNumColumns * W>(memory_.Residual(0), j); },
-        memory_.ChainResidual(0));
-  }
-  // Node j of the chain, of kFloats floats, in its block; `from` is a block's node 0.
-  template <int kFloats>
-  DEEPPCR_DEVICE const float* ChainNode(float* from, int32_t j) const {
-    return Remote(from + tree_.index_of(chain_level_, j) * kFloats,
-                  tree_.block_of(chain_level_, j));
+  // Copies the block's nodes of the chain to the blocks that go through them, but for the last node
+  // of all, which nothing follows. Matrices stay while they are reused. d_0 = 0: the first node has
+  // no matrix.
+  template <bool kFull>
+  DEEPPCR_DEVICE void ShareRoots(IterationKind kind) {
+    const int32_t first = first_ >> chain_level_, own = tree_.per_block >> chain_level_;
+    for (int32_t j = first; j < first + own && j + 1 < tree_.nodes(chain_level_); ++j) {
+      if (kind.forms_matrices() && j > 0)
+        ShareNode<W * W>(context_, memory_.Matrix(RootOf<kFull>(j)), tree_.num_blocks,
+                         [&](int b) { return Remote(memory_.ChainMatrix(j), b); });
+      const auto place = [&](int b) { return Remote(memory_.ChainResidual(j), b); };
+      const float* const residual = memory_.Residual(RootOf<kFull>(j));
+      kind.vectors() == 1 ? ShareNode<W>(context_, residual, tree_.num_blocks, place)
+                          : ShareNode<kNumColumns * W>(context_, residual, tree_.num_blocks, place);
+    }
   }
   // Takes vector v through the nodes of the chain, as far as the block's own, and stores what
   // enters these. Every block does so by itself, from the first node on: so it waits for other
-  // blocks only once, and has the bits that they have.
+  // blocks only once, and has the bits that they have. What leaves a node takes the place of the
+  // node's residual, which all lanes have by then.
   DEEPPCR_DEVICE void WalkChain(Linearization linearization, int v, int32_t last) {
     const int32_t own = first_ >> chain_level_;
     if (own == 0) StorePrefix(0, v, 0.0F);
     if (last == 0) return;
-    const float* residual = memory_.ChainResidual(0) + v * W + row_;
-    float d = *residual;
-    if (own <= 1) StorePrefix(1, v, d);
-    Transition<W> next(context_, linearization, memory_.ChainMatrix(1));
+    float* entering = memory_.ChainResidual(0) + v * W;
+    if (own <= 1) StorePrefix(1, v, entering[row_]);
+    RowTransition<W> next(context_, linearization, memory_.ChainMatrix(1));
+    float next_residual = entering[kNumColumns * W + row_];
     for (int32_t j = 1; j < last; ++j) {
       // The node after this one is on its way meanwhile; that behind the last belongs to nobody.
-      const Transition<W> transition = next;
-      next = Transition<W>(context_, linearization, memory_.ChainMatrix(j + 1));
-      residual += kNumColumns * W;
-      d = *residual + transition.Times(context_, d);
+      const RowTransition<W> transition = next;
+      const float residual = next_residual;
+      next = RowTransition<W>(context_, linearization, memory_.ChainMatrix(j + 1));
+      next_residual = entering[2 * kNumColumns * W + row_];
+      const float d = residual + transition.Times(context_, entering);
+      entering += kNumColumns * W;
+      if (context_.lane() < W) entering[row_] = d;
       if (j + 1 >= own) StorePrefix(j + 1, v, d);
+      context_.SyncWarp(kAfterNode);
     }
   }
   // Stores what enters node j of the chain, one of the block.
   DEEPPCR_DEVICE void StorePrefix(int32_t j, int v, float d) const {
     if (context_.lane() < W) PrefixOf(j)[v * W + row_] = d;
   }
+  // Takes the vectors d that enter the node of interval i of the block to those that enter i.
+  template <int N>
+  DEEPPCR_DEVICE void EnterByPrefix(Linearization linearization, int32_t i, float (&d)[N]) {
+    if ((i & ((1 << chain_level_) - 1)) == 0) return;
+    const int32_t before = PrefixOfInterval(i - 1);
+    float sums[N];
+    DEEPPCR_UNROLL
+    for (int v = 0; v < N; ++v) sums[v] = memory_.Residual(before)[v * W + row_];
+    if ((first_ + i) >> chain_level_ > 0)
+      AddProducts(linearization, memory_.Matrix(before), d, sums);
+    DEEPPCR_UNROLL
+    for (int v = 0; v < N; ++v) d[v] = sums[v];
+  }
   // Computes the vectors that enter interval i of the block, from its node of the chain on: a left
   // node takes those of its parent, a right node those that have gone through the left node.
-  template <int N>
+  template <bool kFull, int N>
   DEEPPCR_DEVICE void EnterInterval(Linearization linearization, int32_t i, float (&d)[N]) {
     const int32_t p = first_ + i;
     const float* const entering = PrefixOf(p >> chain_level_);
     DEEPPCR_UNROLL
     for (int v = 0; v < N; ++v) d[v] = entering[v * W + row_];
+    if (has_prefixes<kFull>()) return EnterByPrefix(linearization, i, d);
     for (int level = chain_level_ - 1; level >= 0; --level) {
       const int32_t left = (p >> level) - 1;
       if (left % 2 != 0) continue;
@@ -423,26 +449,28 @@ class NewtonSolve {
   }
 
   // ---- (3) y_p <- F_p + A_p d_{p-1}
+  template <bool kFull>
   DEEPPCR_DEVICE WarpNorms Update(IterationKind kind, int32_t stop_word) {
     WarpNorms mine;
-    ForIntervals([&](int32_t i) { Merge(UpdateInterval(i, kind), &mine.norms); });
+    ForIntervals([&](int32_t i) {
+      Merge(UpdateInterval<kFull>(i, kind), &mine.norms);
+      if (i + 1 == tree_.per_block) ShareHalo(kind);
+    });
     ++stages_;
     mine.stop_word = stop_word;
     if (context_.lane() == 0) memory_.Norms()[warp_] = mine;
     context_.SyncBlock(kAfterOwnNorms);
-    if (warp_ == 0) MergeWarps();
+    if (warp_ == 0) ShareNorms();
     context_.SyncCluster(kAfterUpdate);
-    if (warp_ == warps_ - 1) TakeHalo(kind);
-    if (warp_ == 0) MergeBlocks();
-    context_.SyncBlock(kAfterHalo);
-    return memory_.ClusterNorms();
+    return NormsOfCluster();
   }
+  template <bool kFull>
   DEEPPCR_DEVICE RelativeNorms UpdateInterval(int32_t i, IterationKind kind) {
     const IntervalNorms norms =
-        kind.vectors() == 1 ? UpdateAs<1>(i, kind) : UpdateAs<kNumColumns>(i, kind);
+        kind.vectors() == 1 ? UpdateAs<kFull, 1>(i, kind) : UpdateAs<kFull, kNumColumns>(i, kind);
     return RelativeNormsOf(MergeOfWarp(context_, norms), floor_);
   }
-  template <int N>
+  template <bool kFull, int N>
   DEEPPCR_DEVICE IntervalNorms UpdateAs(int32_t i, IterationKind kind) {
     const int32_t p = first_ + i;
     // What the interval itself has is on its way while the vectors that enter it are computed.
@@ -452,7 +480,7 @@ class NewtonSolve {
     if (p > 0 && kind.linearization != Linearization::kZero) {
       const Transition<W> own(context_, kind.linearization, MatrixOf(0, p));
       float prefixes[N];
-      EnterInterval(kind.linearization, i, prefixes);
+      EnterInterval<kFull>(kind.linearization, i, prefixes);
       AddProducts(own, prefixes, corrections);
     }
     IntervalUpdate update(kind);
@@ -464,12 +492,12 @@ class NewtonSolve {
     return update.norms();
   }
 
-  // Takes the last state of the block before; in a confirmation, the columns beside that state. All
-  // columns are loaded before the first is stored.
-  DEEPPCR_DEVICE void TakeHalo(IterationKind kind) {
-    if (first_ == 0 || count_ == 0) return;
-    const float* last = Remote(memory_.State(tree_.per_block), context_.block() - 1);
-    if (context_.lane() >= W) return;
+  // Gives the next block the last state of this one; in a confirmation, the columns beside that
+  // state. By the warp that has updated it. All columns are loaded before the first is stored.
+  DEEPPCR_DEVICE void ShareHalo(IterationKind kind) {
+    if (context_.block() + 1 == tree_.num_blocks || context_.lane() >= W) return;
+    const float* const last = memory_.State(tree_.per_block);
+    float* const halo = Remote(memory_.State(0), context_.block() + 1);
     const int first = kind.confirms() ? kUpdateColumn : 0;
     const int end = kind.confirms() ? kBallColumn + 1 : kind.vectors();
     float columns[kNumColumns];
@@ -478,22 +506,24 @@ class NewtonSolve {
       if (v >= first && v < end) columns[v] = last[v * W + row_];
     DEEPPCR_UNROLL
     for (int v = 0; v < kNumColumns; ++v)
-      if (v >= first && v < end) memory_.State(0)[v * W + row_] = columns[v];
+      if (v >= first && v < end) halo[v * W + row_] = columns[v];
   }
 
-  // Merge the norms of the warps of the block, and those of the blocks of the cluster, by a warp, a
-  // lane each: all warps of a cluster that read all norms would wait for one another.
-  DEEPPCR_DEVICE void MergeWarps() {
+  // Merges the norms of the warps of the block and gives them to every block, by a warp, a lane
+  // each.
+  DEEPPCR_DEVICE void ShareNorms() {
     WarpNorms mine;
     if (context_.lane() < warps_) mine = memory_.Norms()[context_.lane()];
     const RelativeNorms all = MergeOfWarp(context_, mine.norms);
-    if (context_.lane() == 0) memory_.BlockNorms() = {all, mine.stop_word};
+    const int32_t stop_word = context_.Shuffle(mine.stop_word, 0);
+    if (context_.lane() < tree_.num_blocks)
+      Remote(memory_.NormsOfBlocks(), context_.lane())[context_.block()] = {all, stop_word};
   }
-  DEEPPCR_DEVICE void MergeBlocks() {
+  // Merges the norms of the blocks, by every warp for itself. The first lane has the cancel word.
+  DEEPPCR_DEVICE WarpNorms NormsOfCluster() {
     WarpNorms mine;
-    if (context_.lane() < tree_.num_blocks) mine = *Remote(&memory_.BlockNorms(), context_.lane());
-    const RelativeNorms all = MergeOfWarp(context_, mine.norms);
-    if (context_.lane() == 0) memory_.ClusterNorms() = {all, mine.stop_word};
+    if (context_.lane() < tree_.num_blocks) mine = memory_.NormsOfBlocks()[context_.lane()];
+    return {MergeOfWarp(context_, mine.norms), mine.stop_word};
   }
 
   // ---- The answer
@@ -537,16 +567,22 @@ class NewtonSolve {
 };
 
 // Body of a launch of one cluster per sample, with BlockMemory::Bytes a block of shared memory or
-// of the workspace.
+// of the workspace. kPrefixes: HasPrefixes(args.tree). A kernel with both kinds of nodes would be
+// so large that the compiler gives up on keeping a solve in registers.
+template <int W, bool kInWorkspace, bool kPrefixes, class Context>
+DEEPPCR_DEVICE void SolveNewtonAs(Context& context, const NewtonArgs& args) {
+  NewtonSolve<W, kInWorkspace, kPrefixes, Context>(context, args).Run();
+}
 template <int W, bool kInWorkspace, class Context>
 DEEPPCR_DEVICE void SolveNewton(Context& context, const NewtonArgs& args) {
-  NewtonSolve<W, kInWorkspace, Context>(context, args).Run();
+  HasPrefixes(args.tree) ? SolveNewtonAs<W, kInWorkspace, true>(context, args)
+                         : SolveNewtonAs<W, kInWorkspace, false>(context, args);
 }
 
 // Body of a launch of one cluster per sample for a part of a solve, in the workspace.
 template <int W, class Context>
 DEEPPCR_DEVICE void SolveNewtonInParts(Context& context, const NewtonArgs& args) {
-  NewtonSolve<W, true, Context> solve(context, args);
+  NewtonSolve<W, true, false, Context> solve(context, args);
   args.part == NewtonPart::kStart ? solve.Start() : solve.Pass();
 }
 

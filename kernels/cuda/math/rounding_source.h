@@ -13,11 +13,15 @@ namespace deeppcr::cuda {
 
 inline constexpr float kLargestFloat = 0x1.fffffep127F;
 
-// A power of two near x >= 0, a normal one with a normal inverse.
+// A power of two near x >= 0, a normal one with a normal inverse: the exponent of x, whose bits are
+// 23 to 30. A NaN is no size and counts as zero.
 DEEPPCR_DEVICE float PowerOfTwoBelow(float x) {
-  if (!(x >= 0x1p-126F)) return 0x1p-126F;
-  if (x >= 0x1p126F) return 0x1p126F;
-  return ldexpf(1.0F, ilogbf(x));
+  const float bounded = fminf(fmaxf(x, 0x1p-126F), 0x1p126F);
+  return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, bounded) & 0x7F800000U);
+}
+// 1 / PowerOfTwoBelow(x), of that power.
+DEEPPCR_DEVICE float InverseOfPower(float power) {
+  return __builtin_bit_cast(float, 0x7F000000U - __builtin_bit_cast(uint32_t, power));
 }
 
 // Rounding error that probe `v` picks up in element i of a step: +-2^-24 size, and the least float

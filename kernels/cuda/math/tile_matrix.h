@@ -82,7 +82,8 @@ class TileMatrix {
   template <class Context>
   DEEPPCR_DEVICE void LeftProduct(Context& context, const RowPairs<W>& left,
                                   TileMatrix& product) const {
-    float rests[kRowTiles][kColTiles][4] = {};
+    // Where there are few tiles, either kind of rest has sums of its own, so that chains are short.
+    float rests[kRestSums][kRowTiles][kColTiles][4] = {};
     DEEPPCR_UNROLL
     for (int m = 0; m < kRowTiles; ++m) {
       DEEPPCR_UNROLL
@@ -100,8 +101,8 @@ class TileMatrix {
         DEEPPCR_UNROLL
         for (int n = 0; n < kColTiles; ++n) {
           const SplitFloats<2> b(context, left.at[n][k]);
-          context.AddProduct(a.rest, b.large, rests[m][n]);
-          context.AddProduct(a.large, b.rest, rests[m][n]);
+          context.AddProduct(a.rest, b.large, rests[0][m][n]);
+          context.AddProduct(a.large, b.rest, rests[kRestSums - 1][m][n]);
           context.AddProduct(a.large, b.large, product.at_[m][n]);
         }
       }
@@ -111,7 +112,11 @@ class TileMatrix {
       DEEPPCR_UNROLL
       for (int n = 0; n < kColTiles; ++n) {
         DEEPPCR_UNROLL
-        for (int r = 0; r < 4; ++r) product.at_[m][n][r] += rests[m][n][r];
+        for (int r = 0; r < 4; ++r) {
+          float rest = rests[0][m][n][r];
+          if constexpr (kRestSums == 2) rest += rests[1][m][n][r];
+          product.at_[m][n][r] += rest;
+        }
       }
     }
   }
@@ -139,6 +144,7 @@ class TileMatrix {
 
  private:
   static constexpr int kRowTiles = (W + 15) / 16, kColTiles = W / 8;
+  static constexpr int kRestSums = W < 32 ? 2 : 1;
   // Of a tile of 16 rows a matrix of eight fills the first half.
   static constexpr int kPerTile = W < 16 ? 2 : 4;
 

@@ -117,6 +117,36 @@ class Transition {
   LayerPart<W> part_ = {};
 };
 
+// The same for vectors in memory, aligned to 16 bytes: a lane has a whole row, all lanes read the
+// vector at once, and no lane waits for another one's sum.
+template <int W>
+class RowTransition {
+ public:
+  RowTransition() = default;
+  template <class Context>
+  DEEPPCR_DEVICE RowTransition(Context& context, Linearization kind, const float* matrix)
+      : kind_(kind), row_(context.lane() % W) {
+    if (kind == Linearization::kDiagonal) weights_[0] = matrix[row_];
+    if (kind == Linearization::kFull) LoadRow(context, matrix + row_ * W, weights_);
+  }
+  // The lane's element of A x.
+  template <class Context>
+  DEEPPCR_DEVICE float Times(Context& context, const float* x) const {
+    if (kind_ == Linearization::kDiagonal) return weights_[0] * x[row_];
+    if (kind_ != Linearization::kFull) return x[row_];
+    float whole[W], chains[4] = {};
+    LoadRow(context, x, whole);
+    DEEPPCR_UNROLL
+    for (int j = 0; j < W; ++j) chains[j % 4] = fmaf(weights_[j], whole[j], chains[j % 4]);
+    return (chains[0] + chains[1]) + (chains[2] + chains[3]);
+  }
+
+ private:
+  Linearization kind_ = Linearization::kIdentity;
+  int row_ = 0;
+  float weights_[W] = {};
+};
+
 // Composes the A of two intervals or nodes, `left` first.
 template <int W, class Context>
 DEEPPCR_DEVICE void ComposeTransitions(Context& context, Linearization kind, const float* right,

@@ -111,6 +111,11 @@ class DeviceContext {
     return __all_sync(0xFFFFFFFFU, x ? 1 : 0) != 0;
   }
 
+  static __device__ __forceinline__ float ApproximateRoot(float x) {
+    float root;
+    asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(x));
+    return root;
+  }
   static __device__ __forceinline__ float RoundToTf32(float x) {
     return __uint_as_float((__float_as_uint(x) + 0x1000U) & 0xFFFFE000U);
   }
@@ -135,13 +140,15 @@ class ClusterContext : public DeviceContext {
  public:
   __device__ __forceinline__ int block() const { return __clusterRelativeBlockRank(); }
   __device__ __forceinline__ int num_blocks() const { return __clusterSizeInBlocks(); }
-  __device__ __forceinline__ int cluster() const { return blockIdx.x / num_blocks(); }
-  __device__ __forceinline__ int num_clusters() const { return gridDim.x / num_blocks(); }
+  __device__ __forceinline__ int cluster() const { return __clusterIdx().x; }
+  __device__ __forceinline__ int num_clusters() const { return __clusterGridDimInClusters().x; }
 
   template <class T>
   __device__ __forceinline__ T* Remote(T* local, int block) const {
     return static_cast<T*>(__cluster_map_shared_rank(local, block));
   }
+  __device__ __forceinline__ void AnnounceBlock() const { __cluster_barrier_arrive_relaxed(); }
+  __device__ __forceinline__ void AwaitBlocks(int) const { __cluster_barrier_wait(); }
   __device__ __forceinline__ void SyncCluster(int) const {
     __cluster_barrier_arrive();
     __cluster_barrier_wait();

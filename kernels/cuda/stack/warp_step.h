@@ -85,19 +85,31 @@ DEEPPCR_DEVICE LayerPart<W> LoadLayer(Context& context, const StackView& stack, 
   return LayerCursor<W>(stack, context.lane(), l).Load(context);
 }
 
+// The elements of a vector that the columns of a lane's part of a layer are multiplied with.
+template <int W>
+struct RowElements {
+  float at[LanePart<W>::kColumns];
+
+  RowElements() = default;
+  template <class Context>
+  DEEPPCR_DEVICE RowElements(Context& context, float x) {
+    const LanePart<W> part(context.lane());
+    DEEPPCR_UNROLL
+    for (int j = 0; j < LanePart<W>::kColumns; ++j)
+      at[j] = context.Shuffle(x, part.first_column + j);
+  }
+};
+
 // The lane's sum over the columns j of its row, `add(w_j, x_j, sum)` adding to a sum. The chains of
 // sums are short to reduce latency, and have a fixed shape.
 template <int W, class Context, class Add>
-DEEPPCR_DEVICE float SumOfRow(Context& context, const LayerPart<W>& layer, float x,
+DEEPPCR_DEVICE float SumOfRow(Context& context, const LayerPart<W>& layer, const RowElements<W>& x,
                               const Add& add) {
   constexpr int kChains = W < kWarpSize ? 2 : 4;
-  const LanePart<W> part(context.lane());
   float chains[kChains] = {};
   DEEPPCR_UNROLL
-  for (int j = 0; j < LanePart<W>::kColumns; ++j) {
-    const float other = context.Shuffle(x, part.first_column + j);
-    chains[j % kChains] = add(layer.weights[j], other, chains[j % kChains]);
-  }
+  for (int j = 0; j < LanePart<W>::kColumns; ++j)
+    chains[j % kChains] = add(layer.weights[j], x.at[j], chains[j % kChains]);
   float sum = chains[0] + chains[1];
   if constexpr (kChains == 4) sum += chains[2] + chains[3];
   DEEPPCR_UNROLL
@@ -107,15 +119,21 @@ DEEPPCR_DEVICE float SumOfRow(Context& context, const LayerPart<W>& layer, float
 
 // The lane's element of W_l x.
 template <int W, class Context>
-DEEPPCR_DEVICE float Multiply(Context& context, const LayerPart<W>& layer, float x) {
+DEEPPCR_DEVICE float Multiply(Context& context, const LayerPart<W>& layer,
+                              const RowElements<W>& x) {
   return SumOfRow<W>(context, layer, x,
                      [](float weight, float other, float sum) { return fmaf(weight, other, sum); });
 }
-// The lane's sum of the squares of the terms of that element.
 template <int W, class Context>
-DEEPPCR_DEVICE float SquaresOfTerms(Context& context, const LayerPart<W>& layer, float x) {
-  return SumOfRow<W>(context, layer, x, [](float weight, float other, float sum) {
-    const float term = weight * other;
+DEEPPCR_DEVICE float Multiply(Context& context, const LayerPart<W>& layer, float x) {
+  return Multiply<W>(context, layer, RowElements<W>(context, x));
+}
+// The lane's sum of the squares of the terms of that element, with `scale` x for x.
+template <int W, class Context>
+DEEPPCR_DEVICE float SquaresOfTerms(Context& context, const LayerPart<W>& layer,
+                                    const RowElements<W>& x, float scale) {
+  return SumOfRow<W>(context, layer, x, [scale](float weight, float other, float sum) {
+    const float term = weight * (scale * other);
     return fmaf(term, term, sum);
   });
 }
@@ -147,26 +165,46 @@ DEEPPCR_DEVICE void MultiplyAll(Context& context, const LayerPart<W> (&layers)[N
   }
 }
 
+// The same of one layer.
+template <int W, int N, class Context>
+DEEPPCR_DEVICE void MultiplyAll(Context& context, const LayerPart<W>& layer, const float (&x)[N],
+                                float (&products)[N]) {
+  LayerPart<W> layers[N];
+  DEEPPCR_UNROLL
+  for (int n = 0; n < N; ++n) layers[n] = layer;
+  MultiplyAll<W>(context, layers, x, products);
+}
+
 // z_l from z_{l-1} and the lane's pre-activation. Elements beyond D, zero in z_{l-1}, stay zero
 // whatever other elements have come to; that they are held before the sum spares a select behind
 // it.
 template <class Stack>
 DEEPPCR_DEVICE float FinishStep(const Stack& stack, int row, float pre_activation, float z) {
   const float activated = row < stack.state_dim ? Activate(stack.activation, pre_activation) : 0.0F;
-  return stack.residual ? fmaf(stack.scale, activated, z) : activated;
+  // Without a residual path there are no branches either: -0 leaves the bits of what it is added
+  // to.
+  const float scale = stack.residual ? stack.scale : 1.0F, beside = stack.residual ? z : -0.0F;
+  return fmaf(scale, activated, beside);
 }
 
-// What FinishStep needs of a stack whose activation is of two straight parts.
+// True, as a type.
+struct Always {
+  DEEPPCR_DEVICE constexpr operator bool() const { return true; }
+};
+
+// What FinishStep needs of a stack whose activation is of two straight parts. Residual: bool, or
+// Always, which leaves no branches.
+template <class Residual>
 struct PiecewiseRule {
   int32_t state_dim;
   float scale;
-  bool residual;
+  Residual residual;
   PiecewiseLinear activation;
 
-  explicit DEEPPCR_DEVICE PiecewiseRule(const StackView& stack)
+  DEEPPCR_DEVICE PiecewiseRule(const StackView& stack, Residual is_residual)
       : state_dim(stack.state_dim),
         scale(stack.scale),
-        residual(stack.residual),
+        residual(is_residual),
         activation(stack.activation) {}
 };
 

@@ -37,7 +37,8 @@ class Trips:
     call: str = ''  # regular expression of a call around the line
     where: tuple = ()  # rules for its memory, before those of the walk (see Walk.place)
     route: Route = Route()
-    warps: int = 0     # warps of the multiprocessor that go round; 0: as outside
+    warps: int = 0     # warps of the multiprocessor that go round, the first ones; 0: as outside
+    from_last: bool = False  # the last ones instead
     inner: tuple = ()  # Trips of loops inside
 
     @property
@@ -109,6 +110,7 @@ class State:
     where: tuple
     route: Route
     warp: int
+    warps: int   # of the multiprocessor
     loops: list  # Passages of the loop or kernel around
 
     def trips_of(self, name):
@@ -207,9 +209,13 @@ class Walk:
 
     def _weight_of(self, loop, route):
         size = sum(len(self._instructions(number)) for number in loop.body)
-        source = self.kernel.instructions[self.blocks[loop.latches[-1]].last].source
-        case = next(filter(None, map(_case_of, source)), None)
-        if case not in (None, self.activation) or _matches(route.avoid, source):
+        closing = self.kernel.instructions[self.blocks[loop.latches[-1]].last]
+        case = next(filter(None, map(_case_of, closing.source)), None)
+        # The branch that closes a loop may have the source line of another loop that ends alike.
+        innermost = all(other is loop or other.header not in loop.body for other in self.loops)
+        inside = [i for number in loop.body for i in self._instructions(number)] if innermost else []
+        avoided = sum(_matches(route.avoid, i.source) for i in inside)
+        if case not in (None, self.activation) or _matches(route.avoid, closing.source) or 2 * avoided > size:
             return -size
         return size + 1000 * (case == self.activation)
 
@@ -319,7 +325,8 @@ class Walk:
                                          where=trip.where + state.where, route=state.route + trip.route)
             way = self.way_round(loop, inside.route)
             rounds = self._rounds(trip, name, way, left)
-            if rounds == 0 or trip.warps and state.warp >= trip.warps:
+            place = state.warps - 1 - state.warp if trip.from_last else state.warp
+            if rounds == 0 or trip.warps and place >= trip.warps:
                 continue
             marks = []
             for _ in range(min(rounds, MOST_ROUNDS)):
@@ -337,7 +344,7 @@ class Walk:
         self._met = set()
         for warp in reversed(range(warps)):
             ops, loops = [], []
-            self._add_way(way, None, State((trips,), where, route, warp, loops), ops, collections.Counter())
+            self._add_way(way, None, State((trips,), where, route, warp, warps, loops), ops, collections.Counter())
             ways.insert(0, ops)
         issued, ends, busy = machine.run(ways)
         extra = sum(passage.time(issued[0]) for passage in loops)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The workloads of the targets, as launches of kernels and the ways of these through their code.
 
-W1: a dense stack, L = 1024, D = 16, relu, C = 16: Newton by a cluster of 16 blocks of 4 warps.
+W1: a dense stack, L = 1024, D = 16, relu, C = 8: Newton by a cluster of 16 blocks of 8 warps.
 W3: the way back through such a stack, C = 8: a cluster of 16 blocks of 8
     warps.
 W6: a dense stack, L = 1024, D = 64, relu, step by step: a block of eight warps.
@@ -44,22 +44,26 @@ class Workload:
     hot: tuple = ()  # (what it is, Trips that fit) of the loops that the table shows
 
 
-def _up(times, nodes, warps):
-    """Levels of the tree that are alike: `nodes` of them for each of `warps` warps."""
-    return Trips(UP, times, inner=(Trips(r'k = warp;', nodes, warps=warps),))
+def _up(times, nodes, warps, matrices):
+    """Levels of the tree that are alike: `nodes` of them for each of `warps` warps, the last for vectors, the
+    first for matrices, if these are formed."""
+    vectors = Trips(r'k = warp;', nodes, call='ReduceNode', warps=warps, from_last=True)
+    return Trips(UP, times, inner=(vectors, Trips(r'k = warp;', nodes, warps=warps)) if matrices else (vectors,))
 
 
 _VECTOR_FMA = 8  # of a lane, for the product of a matrix with one vector
 
 
-def _chain(nodes, threads):
-    """The nodes of the chain of the last block, copied by its threads, four times four floats each at a
-    time, and walked by a warp."""
-    rounds = [-(-count * floats // (16 * threads)) for count, floats in ((nodes - 2, 256), (nodes - 1, 80))]
-    return (Trips(r'begin = context\.thread', rounds[0], call=r'CopyNodes<W'),
-            Trips(r'begin = context\.thread', rounds[1], call='CopyNodes<kNum'),
+def _chain(nodes, threads, vectors, matrices):
+    """The node of the chain that a block has, sent by its threads, those of the first block to all 16, and the
+    nodes of the last block, walked by a warp."""
+    sent = [(80, 'ShareNode<kNum') if vectors > 1 else (16, 'ShareNode<W>')]
+    if matrices:
+        sent.append((256, r'ShareNode<W \*'))
+    return (*(Trips(r'b = context\.block', -(-16 // max(1, threads // (floats // 4))), call=call)
+              for floats, call in sent),
             Trips(r'v = warp_', 1, warps=1,
-                  inner=(Trips(r'j = 1; j < last', _VECTOR_FMA * (nodes - 2), 'FFMA'),)))
+                  inner=(Trips(r'j = 1; j < last', 2 * _VECTOR_FMA * (nodes - 2), 'FFMA'),)))
 
 
 def _down(levels, vectors):
@@ -67,17 +71,25 @@ def _down(levels, vectors):
 
 
 _VECTORS = 5  # of a correction: the residual and the probes
-_W1_TREE = (Trips('l = begin', 16), _up(1, 1, 2), _up(1, 1, 1), *_chain(16, 128), Trips(r'i = warp_', 1))
-_W1_MEMORY = (('LD', '', 'dsmem'),)
-# Activations of two straight parts, layers in shared memory.
-_W1 = Route((r'kind, args_\.stack, entry', r'steps\.Run\( ', 'kDiagonal'))
-_VECTOR = Route((r'PropagateAs<true>', 'ComposeNode', 'StoreDiagonal', 'kDiagonal'),
-                (r'vectors\(\) == 1',))
-_FULL = Route((r'Probes\(layer', 'StoreDiagonal', r'PropagateAs<false>', 'kDiagonal', 'confirms'),
-              (r'vectors\(\) == 1',))
-_CORRECTION = Route((r'PropagateAs<true>', 'ComposeNode', 'StoreDiagonal', 'kDiagonal', 'confirms'))
-_CONFIRMATION = Route((r'Probes\(layer', r'carries_probes_', r'PropagateAs<true>', 'ComposeNode', 'StoreDiagonal', 'kDiagonal'),
-                      (r'vectors\(\) == 1',))
+def _w1_pass(vectors, rounds=0):
+    """The prefixes of eight intervals: vectors by the last warps, rounds of matrices by the first four."""
+    return (Trips('k = 0; k < steps', 2 * 8, 'LDS.128'), Trips('task = warps_', 1, warps=vectors, from_last=True),
+            Trips(r'i = first \+ 1', 2 * _VECTOR_FMA * 7, 'FFMA'), Trips('round = 0', rounds),
+            Trips('k = warp_; k < tree_', 1, warps=4), *_chain(16, 256, vectors, rounds > 0), Trips(r'i = warp_', 1))
+
+
+_W1_MEMORY = (('LD', '', 'dsmem'), ('ST', '', 'dsmem'))
+# Activations of two straight parts, layers in shared memory; the first barrier is one of blocks, as there
+# is a tree, and a solve this short looks at no cancel word.
+_W1 = Route((r'steps, stack, entry', r'PiecewiseRule<bool>', 'OfActivation', r'propagation\.Run\( ', 'kDiagonal', 'kAfterPropagate', 'LoadVolatile', 'AfterLinearPass',
+             'FormLevels', r'level = chain_level_ - 1',
+             'return a / b'))
+_FULL = Route((r'PropagateAs<Beside::kProbes', r'PropagateAs<Beside::kNothing', 'ShareNode<kNum', 'kDiagonal', 'confirms', 'AfterConfirmation'),
+              (r'vectors\(\) == 1 \? (ApplyTo|UpdateAs|task)',))
+_CORRECTION = Route((r'PropagateAs<Beside::kTangents', r'PropagateAs<Beside::kNothing', 'ComposeNode|ComposePrefixes|kBeforeRound', r'ShareNode<W', 'kDiagonal', 'confirms', 'AfterConfirmation'))
+_CONFIRMATION = Route((r'PropagateAs<Beside::kTangents', r'PropagateAs<Beside::kProbes', 'ComposeNode|ComposePrefixes|kBeforeRound', r'ShareNode<W \*|ShareNode<kNum', 'kDiagonal',
+                       'AfterNewtonPass', r'progress->update > 0'),
+                      (r'vectors\(\) == 1 \? (ApplyTo|UpdateAs|task)',))
 
 
 _GROUPS = r'j < groups_; \+\+j'
@@ -93,10 +105,12 @@ _RESIDUAL = (r'Modulate\(steps', r'InnerLayer\(steps', r'OuterLayer\(steps', 'No
 _BLOCKS = r'i < d_\.num_blocks'
 # P = 1000 over 16 blocks of 16 warps, in the workspace: 64 intervals a block. The last warp has the
 # intervals 15, 31, 47 and 63, with 4 + 5 + 5 + 6 left nodes before them; no warp has more.
-_W4_TREE = (
-    Trips('i = warp_', 4),
-    *(_up(1, -(-nodes // 16), min(nodes, 16)) for nodes in (32, 16, 8, 4, 2, 1)),
-    *_chain(16, 512))
+def _w4_tree(vectors, matrices):
+    return (Trips('i = warp_', 4),
+            *(_up(1, -(-nodes // 16), min(nodes, 16), matrices) for nodes in (32, 16, 8, 4, 2, 1)),
+            *_chain(16, 512, vectors, matrices))
+
+
 _W4_LEFT = 5
 _W4_MEMORY = (('LDG', 'LoadVolatile', 'pcie'),)
 
@@ -130,20 +144,21 @@ def _propagation(part, route, times, kernel, trips=()):
 
 def _rest(part, route, times, vectors):
     return Launch(part, ('newton_kernel.cu',), 'NewtonKernelILi16ELNS1_6KernelE2', 'Silu', 16,
-                  (_down(_W4_LEFT, vectors), *_W4_TREE), _W4_MEMORY, route + Route(('PlaceGuess',)), times)
+                  (_down(_W4_LEFT, vectors), *_w4_tree(vectors, vectors == 1)), _W4_MEMORY, route + Route(('PlaceGuess', 'FormPrefixes', 'EnterByPrefix')), times)
 
 
-_NODES = (('node on the way up', Trips(r'k = warp;', 1)),
+_NODES = (('prefix of an interval', Trips(r'k = warp_; k < tree_', 1)),
+          ('node on the way up', Trips(r'k = warp;', 1)),
           ('two nodes of the chain', Trips('j = 1; j < last', 1)),
           ('way down', Trips(DOWN, 1)))
 
 # P = 128 over 16 blocks of 8 warps, three levels to the 16 nodes of the chain.
-_W3 = (Trips(r'l = BeginOf\(i\)', 2), Trips(r'l = begin \+ 1', 7), Trips('level = 1', 3),
+_W3 = (Trips('l = begin;', 2 * 32, 'FFMA'), Trips(r'l = begin \+ 1', 7), Trips('level = 1', 3),
        Trips(r'begin = context\.thread', 1), Trips(r'j < own', _VECTOR_FMA * 15, 'FFMA'),
-       Trips(r'j < last', 0), Trips(r'level = chain_level_ - 1', 3), Trips(r'last \+ 1 - begin', 2))
+       Trips(r'j < last', 0), _down(3, 1), Trips(r'l \+ 1 - begin', 2))
 # Parameters: a layer's block has two warps, and a multiprocessor eight of the 1024 blocks.
 # Layers of an interval are read three times by the same block, of which the first time is from the L2.
-_W3_MEMORY = (('LDG', 'StoreProduct|Transposed', 'l1'), ('LD', '', 'dsmem'))
+_W3_MEMORY = (('LDG', 'StoreProduct|Transposed', 'l1'), ('LD', '', 'dsmem'), ('ST', '', 'dsmem'))
 
 WORKLOADS = (
     Workload('W1 sequential', 'L = 1024, D = 16, relu', (
@@ -151,14 +166,14 @@ WORKLOADS = (
                (Trips('chunk = 0', 128), Trips(r'l = args_\.begin', 0)),
                row=(('kernel', 'sequential'), ('workload', 'W1'))),),
         others=2, per=1024, hot=(('layers', Trips('chunk = 0', 1)),)),
-    Workload('W1 Newton', 'C = 16: three full passes, a correction and two confirmations', (
-        Launch('passes', ('newton_kernel.cu',), 'NewtonKernelILi16ELNS1_6KernelE0', 'Relu', 4,
-               (Trips(_PASSES, 3, route=_FULL, inner=(_down(2, 1), *_W1_TREE)),
-                Trips(_PASSES, 1, route=_CORRECTION, inner=(_down(2, _VECTORS), *_W1_TREE)),
-                Trips(_PASSES, 2, route=_CONFIRMATION, inner=(_down(2, 1), *_W1_TREE))) + _W1_TREE, _W1_MEMORY, _W1,
-               row=(('kernel', 'newton'), ('workload', 'W1'), ('guess', 'affine'), ('shooting_interval', 16))),), others=2,
+    Workload('W1 Newton', 'C = 8: three full passes, a correction and two confirmations', (
+        Launch('passes', ('newton_kernel.cu',), 'NewtonKernelILi16ELNS1_6KernelE3', 'Relu', 8,
+               (Trips(_PASSES, 3, route=_FULL, inner=_w1_pass(1, 3)),
+                Trips(_PASSES, 1, route=_CORRECTION, inner=_w1_pass(_VECTORS)),
+                Trips(_PASSES, 2, route=_CONFIRMATION, inner=_w1_pass(1)), Trips('first < state_dim', 2)), _W1_MEMORY, _W1,
+               row=(('kernel', 'newton'), ('workload', 'W1'), ('guess', 'affine'), ('shooting_interval', 8), ('warps', 8))),), others=2,
         hot=(
-            ('layer of an interval', Trips('l = begin', 1)), *_NODES,
+            ('layer of an interval', Trips('k = 0; k < steps', 1)), *_NODES,
             ('update of an interval', Trips(r'i = warp_', 1, call='UpdateInterval')))),
     Workload('W6 sequential', 'L = 1024, D = 64, relu', (
         Launch('steps', ('panel_step.cu',), 'PanelSequentialKernelILi4', 'Relu', 8,
@@ -166,16 +181,16 @@ WORKLOADS = (
                row=(('kernel', 'panel_sequential'), ('workload', 'W6'), ('state_dim', 64))),),
         others=2, per=1024, hot=(('eight layers', Trips(r'left = args_\.end', 1)),)),
     Workload('W3 backward', 'C = 8: the scan with all deltas, then the gradients of parameters', (
-        Launch('scan', ('backward_kernel.cu',), 'BackwardScanKernelILi16ELb0', 'Relu', 8, _W3, _W3_MEMORY, Route((r', column\);',)),
+        Launch('scan', ('backward_kernel.cu',), 'BackwardScanKernelILi16ELb0', 'Relu', 8, _W3, _W3_MEMORY, Route((r', column\);', 'at / count_', r'column \+ warps_'), (r'if \(l < begin\) return g;',)),
                row=(('kernel', 'backward_scan'), ('shooting_interval', 8), ('warps', 8))),
         Launch('parameters', ('backward_kernel.cu',), 'ParameterGradientKernel', 'Relu', 16,
                (Trips('share = context', 1), Trips(r's \+ 4 <= args', 0), Trips(r'; s < args', 1)), (), Route(('SumOuterProducts<1>',)))),
         others=0, hot=(
-            ('slopes of four layers', Trips(r'l = BeginOf', 1)),
+            ('slopes of four layers', Trips('l = begin;', 1)),
             ('product with a layer', Trips(r'l = begin \+ 1', 1)),
             ('node on the way up', Trips(r'j = context_\.warp', 1)),
             ('two nodes of the chain', Trips(r'j < own', 1)),
-            ('four layers back', Trips(r'last \+ 1 - begin', 1)))),
+            ('four layers back', Trips(r'l \+ 1 - begin', 1)))),
     Workload('W4 sequential', 'L = 1000, D = 16, H = 128, silu', (
         Launch('steps', _DIFFUSION, 'HeldSequentialKernel', 'Silu', 16,
                (Trips(r'l = args\.begin', 1000), Trips(_BLOCKS, 0)) + _PANELS, (), _STEPS,
@@ -222,14 +237,12 @@ CEILINGS = (
     # Addresses, read once a step of some 50,000 cycles.
     Ceiling('W4 Newton', r'job = context_\.warp|shooting_interval', 'spill', 50),
     Ceiling('W4 Newton', r'tile = team|j < groups_|b < d_|k = warp|level', 'spill', 2),
-    Ceiling('W1 Newton', 'level', 'fence', 1),
     Ceiling('W4 Newton', 'level', 'fence', 1),
     Ceiling('W1 Newton', _PASSES, 'fence', 2),
     Ceiling('W1 Newton', _PASSES, 'cluster barrier', 2),
     Ceiling('W1 Newton', _PASSES, 'LD.32', 11),
-    Ceiling('W1 Newton', r'k = warp;', 'LD.32', 0),  # the nodes of a block lie in its own memory
-    Ceiling('W1 Newton', r'begin = context\.thread', 'LD.128', 4),
-    Ceiling('W1 Newton', r'begin = context\.thread', 'LD.32', 0),
+    Ceiling('W1 Newton', r'k = warp_; k < tree_', 'LD.32', 0),  # the intervals of a block lie in its own memory
+    Ceiling('W1 Newton', r'b = context\.block', 'LD.128', 0),  # nodes are sent, not fetched
     Ceiling('W4 Newton', _GROUPS, 'LDS.128', 0.34, 'FFMA', 'propagation'),
     # One vector: a piece of it for each piece of the weights.
     Ceiling('W4 Newton', _GROUPS, 'LDS.128', 0.5, 'FFMA', 'guess'),

@@ -17,7 +17,8 @@ namespace {
 constexpr size_t kStackBytes = size_t{64} << 10;
 constexpr int kNotWaiting = -1;
 constexpr int kShuffleSite = -2;
-constexpr const char* kScopeNames[] = {"warp", "block", "cluster"};
+constexpr int kBlocks = 3;  // the scope of those that wait for all blocks to have begun
+constexpr const char* kScopeNames[] = {"warp", "block", "cluster", "blocks"};
 
 struct AlignedDelete {
   void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t{16}); }
@@ -48,9 +49,15 @@ class Launch {
         slots_(2 * threads_),
         operands_(2 * threads_),
         states_(threads_),
+        late_(shape.num_blocks),
         ended_(shape.num_blocks),
         contexts_(threads_) {
     for (int b = 0; b < shape.num_blocks; ++b) shared_.push_back(NewShared(shape.shared_bytes));
+    // In every other order drawn by lot: what all blocks do from the beginning is mixed in the rest.
+    if (schedule.order == Order::kShuffled && schedule.seed % 2 == 0) {
+      std::mt19937_64 lots(schedule.seed);
+      for (int b = 0; b < shape.num_blocks; ++b) late_[b] = lots() % 3 == 0;
+    }
     std::byte* const stacks = Stacks(threads_);
     for (int t = 0; t < threads_; ++t) {
       Place(t);
@@ -67,7 +74,7 @@ class Launch {
     const bool shuffled = schedule_.order == Order::kShuffled;
     for (bool progress = true; progress;) {
       if (shuffled) std::shuffle(order.begin(), order.end(), random_);
-      progress = Advance(order, shuffled) || Advance(order, false);
+      progress = Advance(order, shuffled) || Advance(order, false) || StartBlocks();
       if (!progress && !AllDone()) {
         Complain(StrCat("deadlock: ", Waiting()));
         progress = true;  // where they wait, all threads end
@@ -94,6 +101,8 @@ class Launch {
     fibers_[thread.index_]->Yield();
     if (!outcome_.trouble.empty()) throw EndOfThread();
   }
+
+  void Announce() { ++announced_; }
 
   // Alternates between two sets of slots: a lane that is ahead fills the other set.
   uint64_t Exchange(const Thread& thread, uint64_t bits, int source) {
@@ -189,11 +198,37 @@ class Launch {
   bool Advance(const std::vector<int>& order, bool some_stay) {
     bool progress = false;
     for (const int warp : order) {
+      const int block = warp * kWarpSize / shape_.num_threads;
+      if (late_[block]) continue;
       if (some_stay && random_() % 4 == 0) continue;
       progress = RunWarp(warp) || progress;
     }
     for (int scope = 2; scope > 0; --scope) progress = ReleaseAll(scope, some_stay) || progress;
-    return progress;
+    return ReleaseBlocks() || progress;
+  }
+
+  // Lets those pass that wait for all blocks to have begun, once they have.
+  bool ReleaseBlocks() {
+    bool released = false;
+    for (State& state : states_) {
+      if (announced_ < threads_ || state.scope != kBlocks) continue;
+      state.scope = kNotWaiting;
+      released = true;
+    }
+    return released;
+  }
+
+  // Begins the blocks that begin late, when nobody else can go on: their memory is as new. False if
+  // there is none.
+  bool StartBlocks() {
+    bool starts = false;
+    for (int b = 0; b < shape_.num_blocks; ++b) {
+      if (!late_[b]) continue;
+      std::memset(shared_[b].get(), 0xFF, shape_.shared_bytes);
+      late_[b] = false;
+      starts = true;
+    }
+    return starts;
   }
 
   bool ReleaseAll(int scope, bool some_stay) {
@@ -242,6 +277,8 @@ class Launch {
   std::vector<uint64_t> slots_;
   std::vector<Thread::TileOperands> operands_;
   std::vector<State> states_;
+  int announced_ = 0;       // threads that have come to their AnnounceBlock
+  std::vector<bool> late_;  // blocks that have not begun
   std::vector<int> ended_;  // number of ended threads, by block
   std::vector<Thread> contexts_;
   std::vector<SharedMemory> shared_;
@@ -251,6 +288,7 @@ class Launch {
 
 std::byte* Thread::SharedOf(int block) const { return launch_->SharedOf(block); }
 void Thread::Complain(const std::string& trouble) const { launch_->Complain(trouble); }
+void Thread::AnnounceBlock() { launch_->Announce(); }
 void Thread::Wait(int scope, int site) { launch_->Wait(*this, scope, site); }
 uint64_t Thread::Exchange(uint64_t bits, int source) {
   return launch_->Exchange(*this, bits, source);

@@ -140,6 +140,11 @@ class Thread {
   void SyncWarp(int site) { Wait(0, site); }
   void SyncBlock(int site) { Wait(1, site); }
   void SyncCluster(int site) { Wait(2, site); }
+  // A block of a cluster may begin after others: what they have stored in its memory before is
+  // lost. AwaitBlocks waits until every thread of the cluster has come to its AnnounceBlock, which
+  // waits for nobody. There is no other barrier of the cluster between the two.
+  void AnnounceBlock();
+  void AwaitBlocks(int site) { Wait(3, site); }
 
   // The value of another lane; all lanes of the warp take part.
   template <class T>
@@ -163,6 +168,11 @@ class Thread {
     return x;
   }
 
+  // The root of x >= 0, too large or too small by up to 2^-23 of itself: here too small.
+  static float ApproximateRoot(float x) {
+    const float root = std::sqrt(x);
+    return root > 0 && std::isfinite(root) ? std::nextafter(root, 0.0F) : root;
+  }
   // The TF32 number next to x, of two the larger, and the one next to x towards zero: floats whose
   // last 13 bits are zero. A NaN or an infinity may become any other value of those.
   static float RoundToTf32(float x);

@@ -65,8 +65,8 @@ FAULTS = {
     },
     "stack/warp_step.h": {
         "ForgottenScale": (
-            "return stack.residual ? fmaf(stack.scale, activated, z) : activated;",
-            "return stack.residual ? activated + z : activated;",
+            "return fmaf(scale, activated, beside);",
+            "return activated + beside;",
         ),
     },
     "stack/sequential_kernel.h": {
@@ -92,7 +92,7 @@ FAULTS = {
     },
     "stack/backward_scan_kernel.h": {
         "ChainOfFirstColumn": (
-            "float g = |SweepOf(column).FinalGradient()",
+            "g = |SweepOf(column).FinalGradient()",
             "SweepOf(0).FinalGradient()",
         ),
         "RightNodesLikeLeftOnes": ("if (|j % 2 == 0", "level < chain_level_ - 1 || j % 2 == 0"),
