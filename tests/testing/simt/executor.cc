@@ -53,7 +53,8 @@ class Launch {
         ended_(shape.num_blocks),
         contexts_(threads_) {
     for (int b = 0; b < shape.num_blocks; ++b) shared_.push_back(NewShared(shape.shared_bytes));
-    // In every other order drawn by lot: what all blocks do from the beginning is mixed in the rest.
+    // In every other order drawn by lot: what all blocks do from the beginning is mixed in the
+    // rest.
     if (schedule.order == Order::kShuffled && schedule.seed % 2 == 0) {
       std::mt19937_64 lots(schedule.seed);
       for (int b = 0; b < shape.num_blocks; ++b) late_[b] = lots() % 3 == 0;
