@@ -395,7 +395,8 @@ class NewtonSolve {
     float* entering = memory_.ChainResidual(0) + v * W;
     if (own <= 1) StorePrefix(1, v, entering[row_]);
     RowTransition<W> next(context_, linearization, memory_.ChainMatrix(1));
-    float next_residual = entering[kNumColumns * W + row_];
+    // A lane that repeats another one's row might read the word after its store below.
+    float next_residual = context_.lane() < W ? entering[kNumColumns * W + row_] : 0.0F;
     for (int32_t j = 1; j < last; ++j) {
       // The node after this one is on its way meanwhile; that behind the last belongs to nobody.
       const RowTransition<W> transition = next;

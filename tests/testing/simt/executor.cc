@@ -17,6 +17,7 @@ namespace {
 constexpr size_t kStackBytes = size_t{64} << 10;
 constexpr int kNotWaiting = -1;
 constexpr int kShuffleSite = -2;
+constexpr int kCluster = 2;
 constexpr int kBlocks = 3;  // the scope of those that wait for all blocks to have begun
 constexpr const char* kScopeNames[] = {"warp", "block", "cluster", "blocks"};
 
@@ -83,6 +84,7 @@ class Launch {
       }
       if (AllDone()) break;
     }
+    ExpectNothingStoredAfterEnds();
     return std::move(outcome_);
   }
 
@@ -96,14 +98,25 @@ class Launch {
     // After a trouble a thread ends where it would wait: its loop may be over only when others of
     // the launch have come as far.
     if (!outcome_.trouble.empty()) throw EndOfThread();
+    State& state = states_[thread.index_];
+    if (scope == kCluster && state.announcement == Announcement::kMade)
+      Complain("a barrier of the cluster between AnnounceBlock and AwaitBlocks");
+    if (scope == kBlocks && state.announcement != Announcement::kMade)
+      Complain("an AwaitBlocks without its AnnounceBlock");
+    if (scope == kBlocks) state.announcement = Announcement::kAwaited;
     if (site == schedule_.disabled_site) return;
-    states_[thread.index_].scope = scope;
-    states_[thread.index_].site = site;
+    state.scope = scope;
+    state.site = site;
     fibers_[thread.index_]->Yield();
     if (!outcome_.trouble.empty()) throw EndOfThread();
   }
 
-  void Announce() { ++announced_; }
+  void Announce(const Thread& thread) {
+    Announcement& announcement = states_[thread.index_].announcement;
+    if (announcement != Announcement::kNone) Complain("a second AnnounceBlock");
+    announcement = Announcement::kMade;
+    ++announced_;
+  }
 
   // Alternates between two sets of slots: a lane that is ahead fills the other set.
   uint64_t Exchange(const Thread& thread, uint64_t bits, int source) {
@@ -139,10 +152,14 @@ class Launch {
     }
   }
 
+  // How far a thread is between its AnnounceBlock and its AwaitBlocks.
+  enum class Announcement { kNone, kMade, kAwaited };
+
   struct State {
     int scope = kNotWaiting;
     int site = 0;
     int turn = 0;
+    Announcement announcement = Announcement::kNone;
   };
 
   // Stacks that stay from one launch to the next: fresh pages cost more than most kernels. One host
@@ -192,6 +209,16 @@ class Launch {
   void EndThread(int block) {
     if (++ended_[block] == shape_.num_threads)
       std::memset(shared_[block].get(), 0xFF, shape_.shared_bytes);
+  }
+
+  // A store in the memory of a block that has ended may be one in another launch's on a GPU.
+  void ExpectNothingStoredAfterEnds() {
+    for (const SharedMemory& shared : shared_) {
+      const std::byte* const bytes = shared.get();
+      if (shape_.shared_bytes == 0) continue;
+      if (bytes[0] != std::byte{0xFF} || std::memcmp(bytes, bytes + 1, shape_.shared_bytes - 1) != 0)
+        return Complain("a store in the shared memory of a block that has ended");
+    }
   }
 
   // Runs warps and lets those pass whose barrier is complete: all of them, or, where some may stay
@@ -289,7 +316,7 @@ class Launch {
 
 std::byte* Thread::SharedOf(int block) const { return launch_->SharedOf(block); }
 void Thread::Complain(const std::string& trouble) const { launch_->Complain(trouble); }
-void Thread::AnnounceBlock() { launch_->Announce(); }
+void Thread::AnnounceBlock() { launch_->Announce(*this); }
 void Thread::Wait(int scope, int site) { launch_->Wait(*this, scope, site); }
 uint64_t Thread::Exchange(uint64_t bits, int source) {
   return launch_->Exchange(*this, bits, source);

@@ -139,6 +139,60 @@ TEST(ExecutorTest, TellsOfBarriersThatNotAllThreadsReach) {
               HasSubstr("deadlock"));
 }
 
+// Block 1 stores in the memory of block 0, which is still there or not.
+std::string TroubleOfStore(bool waits) {
+  const LaunchShape shape{.num_blocks = 2, .shared_bytes = 4};
+  return Execute(shape, {}, [&](Thread& t) {
+           auto* const mine = reinterpret_cast<float*>(t.shared());
+           if (t.block() == 1 && t.lane() == 0) *t.Remote(mine, 0) = 1;
+           if (waits) t.SyncCluster(0);
+         }).trouble;
+}
+
+TEST(ExecutorTest, TellsOfStoresInTheMemoryOfABlockThatHasEnded) {
+  EXPECT_THAT(TroubleOfStore(/*waits=*/true), IsEmpty());
+  EXPECT_THAT(TroubleOfStore(/*waits=*/false), HasSubstr("a block that has ended"));
+}
+
+// What block 0 stores in the memory of block 1 before this one has begun is lost.
+TEST(ExecutorTest, ABlockThatBeginsLateHasNewMemory) {
+  const LaunchShape shape{.num_blocks = 2, .shared_bytes = 4};
+  for (const bool awaits : {true, false}) {
+    bool lost = false;
+    for (uint64_t seed = 0; seed < 40; ++seed) {
+      const Schedule schedule{Order::kShuffled, seed, awaits ? -1 : 0};
+      const Outcome outcome = Execute(shape, schedule, [&](Thread& t) {
+        auto* const mine = reinterpret_cast<float*>(t.shared());
+        t.AnnounceBlock();
+        t.AwaitBlocks(0);
+        if (t.block() == 0 && t.lane() == 0) *t.Remote(mine, 1) = 1;
+        t.SyncCluster(1);
+        if (t.block() == 1) lost = lost || *mine != 1;
+      });
+      EXPECT_THAT(outcome.trouble, IsEmpty());
+    }
+    EXPECT_EQ(lost, !awaits);
+  }
+}
+
+TEST(ExecutorTest, TellsOfAnnouncementsThatDoNotFitTheirWaits) {
+  const LaunchShape shape{.num_blocks = 2};
+  const auto trouble = [&](const auto& body) { return Execute(shape, {}, body).trouble; };
+  EXPECT_THAT(trouble([](Thread& t) {
+                t.AnnounceBlock();
+                t.AnnounceBlock();
+                t.AwaitBlocks(0);
+              }),
+              HasSubstr("a second AnnounceBlock"));
+  EXPECT_THAT(trouble([](Thread& t) { t.AwaitBlocks(0); }), HasSubstr("without its AnnounceBlock"));
+  EXPECT_THAT(trouble([](Thread& t) {
+                t.AnnounceBlock();
+                t.SyncCluster(0);
+                t.AwaitBlocks(1);
+              }),
+              HasSubstr("between AnnounceBlock and AwaitBlocks"));
+}
+
 #if defined(__SANITIZE_ADDRESS__)
 TEST(ExecutorDeathTest, SharedMemoryEndsWhereItWasAskedToEnd) {
   const auto body = [](Thread& t) { t.shared()[16 * t.num_threads()] = std::byte{1}; };
