@@ -216,7 +216,8 @@ class Launch {
     for (const SharedMemory& shared : shared_) {
       const std::byte* const bytes = shared.get();
       if (shape_.shared_bytes == 0) continue;
-      if (bytes[0] != std::byte{0xFF} || std::memcmp(bytes, bytes + 1, shape_.shared_bytes - 1) != 0)
+      if (bytes[0] != std::byte{0xFF} ||
+          std::memcmp(bytes, bytes + 1, shape_.shared_bytes - 1) != 0)
         return Complain("a store in the shared memory of a block that has ended");
     }
   }

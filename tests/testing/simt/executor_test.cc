@@ -142,11 +142,13 @@ TEST(ExecutorTest, TellsOfBarriersThatNotAllThreadsReach) {
 // Block 1 stores in the memory of block 0, which is still there or not.
 std::string TroubleOfStore(bool waits) {
   const LaunchShape shape{.num_blocks = 2, .shared_bytes = 4};
-  return Execute(shape, {}, [&](Thread& t) {
-           auto* const mine = reinterpret_cast<float*>(t.shared());
-           if (t.block() == 1 && t.lane() == 0) *t.Remote(mine, 0) = 1;
-           if (waits) t.SyncCluster(0);
-         }).trouble;
+  return Execute(shape, {},
+                 [&](Thread& t) {
+                   auto* const mine = reinterpret_cast<float*>(t.shared());
+                   if (t.block() == 1 && t.lane() == 0) *t.Remote(mine, 0) = 1;
+                   if (waits) t.SyncCluster(0);
+                 })
+      .trouble;
 }
 
 TEST(ExecutorTest, TellsOfStoresInTheMemoryOfABlockThatHasEnded) {
