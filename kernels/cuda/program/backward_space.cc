@@ -10,6 +10,7 @@
 #include "kernels/base/cancel_token.h"
 #include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/cuda/backward_samples.h"
 #include "kernels/cuda/math/dense_back.h"
 #include "kernels/cuda/program/backward_shape.h"
 #include "kernels/cuda/program/recurrence.h"
@@ -52,10 +53,6 @@ struct BackwardSizes {
            kNumCountedLaunches * int64_t{sizeof(int64_t)};
   }
 };
-
-int64_t MostSamples(const BackwardLimits& limits) {
-  return std::max(limits.samples, limits.parallel ? limits.scanned_samples : 1);
-}
 
 // The largest workspace of any launch.
 int64_t MostWorkspaceBytes(const Device& device, const ProgramModel& model,
@@ -164,8 +161,8 @@ class ProgramBackwardSpace final : public BackwardSpace, public BackwardScan {
                 work_.inputs.data() + sample * work_.sizes.inputs);
     recurrence_->Encode(sample, *taken.input);
     labels_.data()[sample] = static_cast<float>(taken.input->label);
-    Place(taken.of_outputs, sample, shape_.output_dim, of_outputs_);
-    Place(taken.of_final, sample, shape_.state_dim, of_final_);
+    PlaceCotangents(taken.of_outputs, sample, columns_ * shape_.output_dim, of_outputs_);
+    PlaceCotangents(taken.of_final, sample, columns_ * shape_.state_dim, of_final_);
   }
 
   // ---- Step by step
@@ -224,31 +221,19 @@ class ProgramBackwardSpace final : public BackwardSpace, public BackwardScan {
       for (int64_t i = 0; i < dim; ++i)
         taken.initial[j * dim + i] =
             model_.initial_scale() * by_initial_.data()[(row + j) * width + i];
-    const auto give = [&](float* to, const float* from, int64_t size) {
-      if (to != nullptr && from != nullptr) std::copy_n(from + row * size, columns_ * size, to);
-    };
-    if (taken.inputs != nullptr) {
-      if (shape_.draws_noise && !TakesVector(model_)) {
-        // The program does not read the condition that the model takes.
-        std::fill_n(taken.inputs, columns_ * shape_.input_dim, 0.0F);
-      } else {
-        give(taken.inputs, by_inputs_.data(), shape_.input_dim);
-      }
+    if (taken.inputs == nullptr) return;
+    const int64_t floats = columns_ * shape_.input_dim;
+    if (shape_.draws_noise && !TakesVector(model_)) {
+      // The program does not read the condition that the model takes.
+      std::fill_n(taken.inputs, floats, 0.0F);
+    } else {
+      std::copy_n(by_inputs_.data() + sample * floats, floats, taken.inputs);
     }
   }
 
   absl::Status status() const override { return work_.stream->status(); }
 
  private:
-  // Puts cotangents [m, size] of a sample, zeros if there are none, into their place.
-  void Place(const float* from, int32_t sample, int64_t size, const DeviceBuffer<float>& all) {
-    float* const to = all.data() + sample * columns_ * size;
-    if (from == nullptr) {
-      std::fill_n(to, columns_ * size, 0.0F);
-    } else {
-      std::copy_n(from, columns_ * size, to);
-    }
-  }
   int64_t DependentOf(CountedLaunch launch) const {
     return status().ok() ? num_dependent_.data()[launch] : 0;
   }

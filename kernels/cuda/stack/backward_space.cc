@@ -9,6 +9,7 @@
 
 #include "kernels/base/shape.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/cuda/backward_samples.h"
 #include "kernels/cuda/stack/backward_shape.h"
 #include "kernels/cuda/tuning.h"
 #include "kernels/cuda/workspace.h"
@@ -56,10 +57,6 @@ int64_t MostWorkspaceBytes(const Device& device, const StackModel& model,
         most, BackwardWorkspaceBytes(ScanSize(model, interval, limits.columns), device.limits()));
   }
   return most;
-}
-
-int64_t MostSamples(const BackwardLimits& limits) {
-  return std::max(limits.samples, limits.parallel ? limits.scanned_samples : 1);
 }
 
 // Sizes, or none where they are beyond all memory.
@@ -126,8 +123,8 @@ class CudaBackwardSpace final : public BackwardSpace, public BackwardScan {
     stream_->CopyToDevice(states_.data() + sample * states, taken.states,
                           static_cast<size_t>(states) * sizeof(float));
     std::copy_n(taken.input->inputs, shape_.input_dim, inputs_.data() + sample * shape_.input_dim);
-    Place(taken.of_outputs, sample, shape_.output_dim, of_outputs_);
-    Place(taken.of_final, sample, shape_.state_dim, of_final_);
+    PlaceCotangents(taken.of_outputs, sample, columns_ * shape_.output_dim, of_outputs_);
+    PlaceCotangents(taken.of_final, sample, columns_ * shape_.state_dim, of_final_);
   }
 
   // ---- Step by step
@@ -181,15 +178,6 @@ class CudaBackwardSpace final : public BackwardSpace, public BackwardScan {
   absl::Status Take(DeviceBuffer<T>* buffer, MemoryKind kind, int64_t size) {
     DEEPPCR_ASSIGN_OR_RETURN(*buffer, DeviceBuffer<T>::New(device_, kind, size));
     return absl::OkStatus();
-  }
-  // Puts cotangents [m, size] of a sample, zeros if there are none, into their place.
-  void Place(const float* from, int32_t sample, int64_t size, const DeviceBuffer<float>& all) {
-    float* const to = all.data() + sample * columns_ * size;
-    if (from == nullptr) {
-      std::fill_n(to, columns_ * size, 0.0F);
-    } else {
-      std::copy_n(from, columns_ * size, to);
-    }
   }
   int64_t Dependent() const { return status().ok() ? *num_dependent_.data() : 0; }
 
