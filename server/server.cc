@@ -6,10 +6,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -39,7 +41,7 @@ constexpr std::chrono::milliseconds kTlsPatience(2000);
 // A connection that is silent from its beginning takes a place for this long.
 constexpr int kHandshakeMilliseconds = 10000;
 // The time between cancelling the calls that are left and giving up on them.
-constexpr double kCancelPatienceSeconds = 5;
+constexpr int kCancelPatienceSeconds = 5;
 // New calls are refused for this long before gRPC shuts down: calls that it has not handed out by
 // then end as CANCELLED, which clients do not retry.
 constexpr std::chrono::milliseconds kRefusalTime(500);
@@ -52,6 +54,11 @@ std::vector<std::string> SolverLabels() {
     if (name != "auto") labels.emplace_back(name);
   }
   return labels;
+}
+
+// As many as gRPC has threads for its reactors.
+int CallThreads() {
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 16);
 }
 
 int Milliseconds(double seconds) { return static_cast<int>(seconds * 1000); }
@@ -195,6 +202,7 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
                {.access_rate = config.access_log_rate, .slow_seconds = config.slow_seconds}},
       service_(context_),
       v2_service_(context_),
+      call_queue_(CallThreads()),
       token_watch_(config.token_file) {
   // gRPC answers before Start is done with wiring: until then calls are refused.
   context_.draining.store(true);
@@ -305,8 +313,12 @@ absl::Status Server::StartGrpc(const std::shared_ptr<grpc::ServerCredentials>& c
   builder.RegisterService(&health_);
   builder.RegisterService(&service_);
   builder.RegisterService(&v2_service_);
+  call_queue_.AddTo(&builder);
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) return absl::UnavailableError("gRPC does not start; its log says why");
+  std::vector<QueuedMethod> methods = service_.QueuedMethods();
+  std::ranges::move(v2_service_.QueuedMethods(), std::back_inserter(methods));
+  call_queue_.Start(std::move(methods));
   health_.Publish({{"", false}, {kLiveness, true}});
   return acceptor_.Start();
 }
@@ -490,7 +502,9 @@ Server::DrainResult Server::StopGrpc(const std::function<bool()>& hurry) {
   const auto gone = [](const std::atomic<int64_t>& count) {
     return WaitForZero(count, kCancelPatienceSeconds, [] { return false; });
   };
-  return gone(context_.calls) && gone(context_.streams) ? DrainResult::kClean : DrainResult::kStuck;
+  const bool ended = gone(context_.calls) && gone(context_.streams) &&
+                     call_queue_.Stop(std::chrono::seconds(kCancelPatienceSeconds));
+  return ended ? DrainResult::kClean : DrainResult::kStuck;
 }
 
 Server::~Server() {

@@ -117,6 +117,7 @@ class Server {
   std::unique_ptr<TlsFiles> tls_files_;    // outlives grpc_; null without TLS
   std::optional<Listener> http_listener_;  // outlives http_
   std::unique_ptr<HttpServer> http_;
+  CallQueue call_queue_;  // outlives grpc_
   std::unique_ptr<grpc::Server> grpc_;
   std::optional<Listener> rest_listener_;  // outlives rest_
   std::unique_ptr<RestServer> rest_;

@@ -20,9 +20,9 @@
 
 namespace deeppcr {
 
-// The arguments that gRPC hands to a handler; both live until OnDone.
+// What gRPC hands to a handler, by a reactor or through a queue; both live until OnDone.
 struct RawCall {
-  grpc::CallbackServerContext* rpc;
+  grpc::ServerContextBase* rpc;
   const grpc::ByteBuffer* request;
 };
 
@@ -120,7 +120,7 @@ class Call : public CallEvents {
   absl::Status HoldSmallReply(const google::protobuf::Message& reply);
 
   ServiceContext& context_;
-  grpc::CallbackServerContext* const rpc_;
+  grpc::ServerContextBase* const rpc_;
   const Clock::time_point start_;  // the call's arrival
   CancelToken token_;
   // Values for metrics and logs.

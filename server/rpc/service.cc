@@ -2,6 +2,7 @@
 #include "server/rpc/service.h"
 
 #include <chrono>
+#include <functional>
 
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -43,12 +44,12 @@ SystemPreparer::Made PrepareSteps(const ServedModel& model, const SystemKey& key
 
 using Reactor = grpc::ServerUnaryReactor;
 
-Reactor* DeepPcrService::Forward(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  return StartSolve<ForwardMethod>(context_, {rpc, request}, reply);
-}
-
-Reactor* DeepPcrService::Generate(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  return StartSolve<GenerateMethod>(context_, {rpc, request}, reply);
+std::vector<QueuedMethod> DeepPcrService::QueuedMethods() {
+  return {
+      QueueSolve<ForwardMethod>(context_, std::bind_front(&DeepPcrService::RequestForward, this)),
+      QueueSolve<GenerateMethod>(context_, std::bind_front(&DeepPcrService::RequestGenerate, this)),
+      QueueSolve<GradientMethod>(context_,
+                                 std::bind_front(&DeepPcrService::RequestGradient, this))};
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* DeepPcrService::StreamGenerate(
@@ -61,10 +62,6 @@ Reactor* DeepPcrService::Compare(Rpc* rpc, const Bytes* request, Bytes* reply) n
   Reactor* const reactor = call->reactor();
   call->Start();
   return reactor;
-}
-
-Reactor* DeepPcrService::Gradient(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  return StartSolve<GradientMethod>(context_, {rpc, request}, reply);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* DeepPcrService::StreamGradient(

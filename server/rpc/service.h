@@ -3,9 +3,9 @@
 #define DEEPPCR_SERVER_RPC_SERVICE_H_
 
 // The RPC methods: thin. A handler parses, validates and enqueues; a worker computes and answers,
-// or, where that is quicker than waking one, the handler does. gRPC's callback threads are few and
-// shared with health checks, so no handler ever blocks. None throws either: gRPC would answer in
-// its place and the call would never end.
+// or, where that is quicker than waking one, the handler does. The threads that run handlers are
+// few, gRPC's (which health checks share) and those of the queue, so no handler ever blocks. None
+// throws either: gRPC would answer in its place and the call would never end.
 
 #include <atomic>
 #include <cstdint>
@@ -21,6 +21,7 @@
 #include "server/observe/request_lines.h"
 #include "server/observe/tracer.h"
 #include "server/rpc/authorizer.h"
+#include "server/rpc/call_queue.h"
 #include "server/schedule/batcher.h"
 #include "server/schedule/shadow.h"
 #include "server/schedule/system_preparer.h"
@@ -79,9 +80,9 @@ SystemPreparer::Made PrepareSteps(const ServedModel& model, const SystemKey& key
 
 // All methods take and give bytes: requests are checked before they are parsed, see wire.h.
 using V1 = v1::DeepPcr;
-using RawDeepPcrService = V1::WithRawCallbackMethod_Forward<
-    V1::WithRawCallbackMethod_Generate<V1::WithRawCallbackMethod_StreamGenerate<
-        V1::WithRawCallbackMethod_Compare<V1::WithRawCallbackMethod_Gradient<
+using RawDeepPcrService =
+    V1::WithRawMethod_Forward<V1::WithRawMethod_Generate<V1::WithRawCallbackMethod_StreamGenerate<
+        V1::WithRawCallbackMethod_Compare<V1::WithRawMethod_Gradient<
             V1::WithRawCallbackMethod_StreamGradient<V1::WithRawCallbackMethod_ListModels<
                 V1::WithRawCallbackMethod_GetModel<V1::WithRawCallbackMethod_LoadModel<
                     V1::WithRawCallbackMethod_UnloadModel<V1::Service>>>>>>>>>>;
@@ -94,11 +95,11 @@ class DeepPcrService final : public RawDeepPcrService {
 
   explicit DeepPcrService(ServiceContext& context) : context_(context) {}
 
-  Reactor* Forward(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
-  Reactor* Generate(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
+  // Forward, Generate and Gradient.
+  std::vector<QueuedMethod> QueuedMethods();
+
   grpc::ServerWriteReactor<Bytes>* StreamGenerate(Rpc* rpc, const Bytes* request) noexcept override;
   Reactor* Compare(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
-  Reactor* Gradient(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
   grpc::ServerWriteReactor<Bytes>* StreamGradient(Rpc* rpc, const Bytes* request) noexcept override;
   Reactor* ListModels(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
   Reactor* GetModel(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;

@@ -20,6 +20,7 @@
 #include "server/codec/generation_controls.h"
 #include "server/codec/reply_codec.h"
 #include "server/rpc/call.h"
+#include "server/rpc/call_queue.h"
 #include "server/rpc/message_memory.h"
 #include "server/rpc/way_back.h"
 #include "server/schedule/batcher.h"
@@ -407,6 +408,14 @@ auto* StartSolve(ServiceContext& context, const RawCall& call, ResponderArgument
   auto* responder = solve->responder();
   solve->Start();
   return responder;
+}
+
+// A method whose calls come through a queue. request: asks `service` for the next one.
+template <typename M, typename Ask>
+QueuedMethod QueueSolve(ServiceContext& context, Ask request) {
+  return {std::move(request), [&context](QueuedCall* call) noexcept {
+            (new SolveCall<M>(context, {call->rpc(), call->request()}, call))->Start();
+          }};
 }
 
 }  // namespace deeppcr

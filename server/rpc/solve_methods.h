@@ -16,6 +16,7 @@
 #include "server/codec/reply_codec.h"
 #include "server/codec/request_codec.h"
 #include "server/observe/method.h"
+#include "server/rpc/call_queue.h"
 #include "server/rpc/parameter_gradients.h"
 #include "server/rpc/responder.h"
 #include "server/rpc/way_back.h"
@@ -30,7 +31,7 @@ template <Method method, typename RequestType, typename ReplyType, auto decode>
 struct V1Method {
   static constexpr Method kMethod = method;
   using Request = RequestType;
-  using Responder = UnaryResponder;
+  using Responder = QueuedResponder;
 
   static absl::StatusOr<SolveInput> Decode(const Request* request, const ModelInfo& info,
                                            int64_t max_message_bytes) {
@@ -100,7 +101,7 @@ struct StreamGenerateMethod : GenerateMethod {
 struct GradientMethod {
   static constexpr Method kMethod = Method::kGradient;
   using Request = v1::GradientRequest;
-  using Responder = UnaryResponder;
+  using Responder = QueuedResponder;
 
   absl::StatusOr<SolveInput> Decode(const Request* request, const ModelInfo& info,
                                     int64_t max_message_bytes) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/rpc/v2/service.h"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -178,8 +179,8 @@ Reactor* V2Service::RepositoryModelUnload(Rpc* rpc, const Bytes* request, Bytes*
       });
 }
 
-Reactor* V2Service::ModelInfer(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  return StartSolve<InferMethod>(context_, {rpc, request}, reply);
+std::vector<QueuedMethod> V2Service::QueuedMethods() {
+  return {QueueSolve<InferMethod>(context_, std::bind_front(&V2Service::RequestModelInfer, this))};
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* V2Service::ModelStreamInfer(

@@ -15,7 +15,7 @@ using RawV2Server = V2::WithRawCallbackMethod_ServerLive<
 using RawV2Models = V2::WithRawCallbackMethod_ModelReady<V2::WithRawCallbackMethod_ModelMetadata<
     V2::WithRawCallbackMethod_ModelConfig<V2::WithRawCallbackMethod_ModelStatistics<RawV2Server>>>>;
 using RawV2Inference =
-    V2::WithRawCallbackMethod_ModelInfer<V2::WithRawCallbackMethod_ModelStreamInfer<RawV2Models>>;
+    V2::WithRawMethod_ModelInfer<V2::WithRawCallbackMethod_ModelStreamInfer<RawV2Models>>;
 using RawV2Repository =
     V2::WithRawCallbackMethod_RepositoryIndex<V2::WithRawCallbackMethod_RepositoryModelLoad<
         V2::WithRawCallbackMethod_RepositoryModelUnload<RawV2Inference>>>;
@@ -36,12 +36,14 @@ class V2Service final : public RawV2Service {
 
   explicit V2Service(ServiceContext& context) : context_(context) {}
 
+  // ModelInfer.
+  std::vector<QueuedMethod> QueuedMethods();
+
   Reactor* ServerLive(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
   Reactor* ServerReady(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
   Reactor* ModelReady(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
   Reactor* ServerMetadata(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
   Reactor* ModelMetadata(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
-  Reactor* ModelInfer(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
   grpc::ServerBidiReactor<Bytes, Bytes>* ModelStreamInfer(Rpc* rpc) noexcept override;
   Reactor* ModelConfig(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
   Reactor* ModelStatistics(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
