@@ -112,7 +112,7 @@ compile_cuda() {
 
 # Looks at the instructions that nvcc makes of the kernels.
 model_gpu() {
-  tests/gpu/machine_model.py --nvcc "$1" --check 2>&1 | tee "$work/model"
+  tests/gpu/machine_model.py --nvcc "$1" --kept build/test/kernels/cuda/kept --check 2>&1 | tee "$work/model"
   local status="${PIPESTATUS[0]}"
   grep ceilings "$work/model" >>"$work/detail"
   return "$status"

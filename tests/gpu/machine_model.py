@@ -44,19 +44,26 @@ def find(name, given):
 class Kernels:
     """Kernels of the files of a source tree that have one of these names."""
 
-    def __init__(self, names, sources, nvcc, nvdisasm, scratch):
-        self.sources, self.nvcc, self.nvdisasm, self.scratch = sources, nvcc, nvdisasm, scratch
+    def __init__(self, names, sources, nvcc, nvdisasm, scratch, kept):
+        self.sources, self.nvcc, self.nvdisasm, self.scratch, self.kept = sources, nvcc, nvdisasm, scratch, kept
         files = [source for source in sorted((sources / 'kernels/cuda').rglob('*.cu')) if source.name in names]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            texts = pool.map(self._compile, files)
+            texts = pool.map(self._disassemble, files)
             self.read = {file: sass.read_kernels(text) for file, text in zip(files, texts)}
 
-    def _compile(self, source):
+    def _cubin(self, source):
+        if self.kept:
+            room = self.kept / source.parent.relative_to(self.sources / 'kernels/cuda')
+            return room / f'{source.stem}.compute_90.sm_90.cubin'
         cubin = self.scratch / (source.relative_to(self.sources).as_posix().replace('/', '_') + '.cubin')
         if not cubin.exists():
             say(f'compiling {source.relative_to(self.sources)}')
             subprocess.run([self.nvcc, *FLAGS, f'-I{self.sources}', str(source), '-o', str(cubin)],
                            check=True)
+        return cubin
+
+    def _disassemble(self, source):
+        cubin = self._cubin(source)
         return subprocess.run([self.nvdisasm, '-c', '-hex', '-gi', str(cubin)], check=True,
                               capture_output=True, text=True).stdout
 
@@ -233,6 +240,9 @@ def main():
     parser.add_argument('--nvcc', help='default: that of PATH or /usr/local/cuda')
     parser.add_argument('--nvdisasm', help='default: that of build/nvdisasm, PATH or /usr/local/cuda')
     parser.add_argument('--scratch', type=pathlib.Path, help='keep what is compiled there')
+    parser.add_argument('--kept', type=pathlib.Path,
+                        help='compile nothing: take what a build of the preset test has kept there'
+                        ' (build/test/kernels/cuda/kept)')
     parser.add_argument('--check', action='store_true',
                         help='fail above a ceiling, or where the committed tables are not of these kernels')
     parser.add_argument('--write', action='store_true', help='write the tables, and those of the README')
@@ -245,7 +255,8 @@ def main():
         if args.scratch:
             args.scratch.mkdir(parents=True, exist_ok=True)
         names = {name for workload in workloads.WORKLOADS for launch in workload.launches for name in launch.sources}
-        kernels = Kernels(names, args.sources.resolve(), nvcc, nvdisasm, args.scratch or pathlib.Path(scratch))
+        kernels = Kernels(names, args.sources.resolve(), nvcc, nvdisasm, args.scratch or pathlib.Path(scratch),
+                          args.kept)
         predictions = [(workload, *predict(workload, kernels)) for workload in workloads.WORKLOADS]
     tables = tables_of(predictions)
     if args.check:

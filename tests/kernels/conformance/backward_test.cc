@@ -88,6 +88,26 @@ class BackwardTest : public ::testing::TestWithParam<size_t> {
     }
   }
 
+  // Residual and adaLN denoisers, as what they are and as programs.
+  void CheckDiffusions(int64_t steps) {
+    for (const auto& options : {ResidualDdpm(steps, 3), AdaLnWithDecoder(steps, 4)}) {
+      SCOPED_TRACE("blocks " + std::to_string(options.num_blocks) + ", steps " +
+                   std::to_string(steps));
+      const RandomDiffusion process(options);
+      const auto program = *program::ProgramOfDenoiser(process.spec());
+      std::vector<float> inputs = Normals(3 * process.spec().input_dim(), 9);
+      std::vector<int32_t> labels;
+      if (options.num_classes > 0) labels = {0, 2, 1};
+      const SampleInputs samples = {
+          .num_samples = 3, .inputs = inputs, .seed = 5, .labels = labels};
+      for (const int64_t columns : {1, 4}) {
+        Check(program::WithProgram(process.spec(), program), samples, columns, false);
+        Check(process.spec(), samples, columns, false);
+      }
+    }
+    std::printf("%s: at most %.2g of the largest element\n", backend().name.c_str(), worst_);
+  }
+
   // The largest error of plain float32 in a few draws, by intervals unless there is none, from a
   // cotangent of z_L.
   double ErrorOfPlain(const SystemSpec& spec, const BackwardRequest& request, int64_t interval) {
@@ -183,25 +203,10 @@ TEST_P(BackwardTest, EveryActivationAgreesWithTheReference) {
 }
 
 TEST_P(BackwardTest, DiffusionsAgreeWithTheReference) {
-  for (const int64_t steps : {1, 2, 33, 100}) {
-    for (const auto& options : {ResidualDdpm(steps, 3), AdaLnWithDecoder(steps, 4)}) {
-      SCOPED_TRACE("blocks " + std::to_string(options.num_blocks) + ", steps " +
-                   std::to_string(steps));
-      const RandomDiffusion process(options);
-      const auto program = *program::ProgramOfDenoiser(process.spec());
-      std::vector<float> inputs = Normals(3 * process.spec().input_dim(), 9);
-      std::vector<int32_t> labels;
-      if (options.num_classes > 0) labels = {0, 2, 1};
-      const SampleInputs samples = {
-          .num_samples = 3, .inputs = inputs, .seed = 5, .labels = labels};
-      for (const int64_t columns : {1, 4}) {
-        Check(program::WithProgram(process.spec(), program), samples, columns, false);
-        Check(process.spec(), samples, columns, false);
-      }
-    }
-  }
-  std::printf("%s: at most %.2g of the largest element\n", backend().name.c_str(), worst_);
+  for (const int64_t steps : {1, 2, 33}) CheckDiffusions(steps);
 }
+
+TEST_P(BackwardTest, LongDiffusionsAgreeWithTheReference) { CheckDiffusions(100); }
 
 // Rows [first, first + n) of `size` numbers each.
 std::vector<float> Rows(const std::vector<float>& all, int64_t first, int64_t n, int64_t size) {
