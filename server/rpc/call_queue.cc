@@ -7,11 +7,9 @@
 namespace deeppcr {
 namespace {
 
-// Threads that share a queue: one hands out calls while the other serves one.
-constexpr int kThreadsPerQueue = 2;
-// Calls of a method that a queue asks for at a time. More that come together wait in gRPC for as
-// long as it takes to ask for the next one.
-constexpr int kAskedFor = 16;
+// Calls of a method that are asked for at a time. More that come together wait in gRPC for as long
+// as it takes to ask for the next one.
+constexpr int kAskedFor = 32;
 
 constexpr std::chrono::milliseconds kLookInterval(2);
 
@@ -24,79 +22,60 @@ CallQueue::~CallQueue() {
   }
 }
 
-void CallQueue::AddTo(grpc::ServerBuilder* builder) {
-  const int queues = (num_threads_ + kThreadsPerQueue - 1) / kThreadsPerQueue;
-  for (int i = 0; i < queues; ++i) queues_.push_back(builder->AddCompletionQueue());
-}
+void CallQueue::AddTo(grpc::ServerBuilder* builder) { queue_ = builder->AddCompletionQueue(); }
 
 void CallQueue::Start(std::vector<QueuedMethod> methods) {
   methods_ = std::move(methods);
-  for (const auto& queue : queues_) {
-    for (const QueuedMethod& method : methods_) {
-      for (int i = 0; i < kAskedFor; ++i) Await(method, queue.get());
-    }
+  for (const QueuedMethod& method : methods_) {
+    for (int i = 0; i < kAskedFor; ++i) Await(method);
   }
-  for (int i = 0; i < num_threads_; ++i) {
-    grpc::ServerCompletionQueue* queue = queues_[static_cast<size_t>(i) % queues_.size()].get();
-    threads_.emplace_back([this, queue] { Run(queue); });
-  }
+  for (int i = 0; i < num_threads_; ++i) threads_.emplace_back([this] { Run(); });
 }
 
-void CallQueue::Await(const QueuedMethod& method, grpc::ServerCompletionQueue* queue) {
-  (new QueuedCall(*this, method, queue))->Ask();
-}
+void CallQueue::Await(const QueuedMethod& method) { (new QueuedCall(*this, method))->Ask(); }
 
-void CallQueue::Run(grpc::ServerCompletionQueue* queue) {
+void CallQueue::Run() {
   void* tag = nullptr;
   bool ok = false;
-  while (queue->Next(&tag, &ok)) {
+  while (queue_->Next(&tag, &ok)) {
     const auto* event = static_cast<QueuedCall::Event*>(tag);
     (event->call->*event->member)(ok);
   }
 }
 
 // A server that has shut down refuses every request for a call at once, so that the count comes to
-// zero; from then on nobody asks a queue for anything, and it may shut down, too.
+// zero; from then on nobody asks the queue for anything, and it may shut down, too.
 bool CallQueue::Stop(std::chrono::milliseconds patience) {
   const auto start = std::chrono::steady_clock::now();
   while (calls_.load() > 0) {
     if (std::chrono::steady_clock::now() - start > patience) return false;
     std::this_thread::sleep_for(kLookInterval);
   }
-  End();
+  if (queue_ == nullptr) return true;
+  queue_->Shutdown();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+  // A queue has to be seen empty before it goes, and without Start there were no threads for that.
+  Run();
+  queue_.reset();
   return true;
 }
 
-void CallQueue::End() {
-  for (const auto& queue : queues_) queue->Shutdown();
-  for (std::thread& thread : threads_) thread.join();
-  threads_.clear();
-  void* tag = nullptr;
-  bool ok = false;
-  for (const auto& queue : queues_) {
-    while (queue->Next(&tag, &ok)) {
-    }
-  }
-  queues_.clear();
-}
-
-QueuedCall::QueuedCall(CallQueue& owner, const QueuedMethod& method,
-                       grpc::ServerCompletionQueue* queue)
-    : owner_(owner), method_(method), queue_(queue) {
+QueuedCall::QueuedCall(CallQueue& owner, const QueuedMethod& method)
+    : owner_(owner), method_(method) {
   owner_.calls_.fetch_add(1);
 }
 
-QueuedCall::~QueuedCall() = default;
-
 void QueuedCall::Ask() {
   rpc_.AsyncNotifyWhenDone(&closed_);
-  method_.request(&rpc_, &request_, &writer_, queue_, queue_, &arrival_);
+  grpc::ServerCompletionQueue* const queue = owner_.queue_.get();
+  method_.request(&rpc_, &request_, &writer_, queue, queue, &arrival_);
 }
 
 void QueuedCall::OnArrival(bool ok) {
   // A server that shuts down: no call has come, and nobody tells of its end.
   if (!ok) return Release();
-  owner_.Await(method_, queue_);
+  owner_.Await(method_);
   method_.start(this);
 }
 

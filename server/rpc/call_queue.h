@@ -2,9 +2,10 @@
 #ifndef DEEPPCR_SERVER_RPC_CALL_QUEUE_H_
 #define DEEPPCR_SERVER_RPC_CALL_QUEUE_H_
 
-// Calls with one reply that are to be short: threads of this server take them from gRPC's
-// completion queues, and hear there of their end. gRPC's reactors would have the end of each call
-// told by one thread more, which takes as long as a tenth of a round trip.
+// Calls with one reply that are to be short: threads of this server take them from a completion
+// queue of gRPC, and hear there of their end. gRPC's reactors would have the end of each call told
+// by one thread more, which takes as long as a tenth of a round trip. Calls without a whole message
+// end in gRPC, as INTERNAL, and never come.
 
 #include <atomic>
 #include <chrono>
@@ -15,13 +16,14 @@
 #include <vector>
 
 #include "grpcpp/grpcpp.h"
+#include "grpcpp/support/async_unary_call.h"
 #include "server/rpc/responder.h"
 
 namespace deeppcr {
 
 class QueuedCall;
 
-// A method whose calls come through a queue.
+// A method whose calls come through the queue.
 struct QueuedMethod {
   using Writer = grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>;
 
@@ -34,14 +36,15 @@ struct QueuedMethod {
   std::function<void(QueuedCall*)> start;
 };
 
-// The threads and their queues. Thread-safe but for Start.
+// The queue and its threads: one queue, so that no call waits for those of one connection while a
+// thread has nothing to do. Thread-safe but for AddTo and Start.
 class CallQueue {
  public:
   explicit CallQueue(int threads);
   // Stops, without a limit of time; gRPC's server must have shut down, or never have started.
   ~CallQueue();
 
-  // Adds the queues to a server that is to be built.
+  // Adds the queue to a server that is to be built. Called once, before Start.
   void AddTo(grpc::ServerBuilder* builder);
   // Begins to take calls of these methods, once the server has started. Called once.
   void Start(std::vector<QueuedMethod> methods);
@@ -52,13 +55,12 @@ class CallQueue {
  private:
   friend class QueuedCall;
 
-  void Await(const QueuedMethod& method, grpc::ServerCompletionQueue* queue);
-  void Run(grpc::ServerCompletionQueue* queue);
-  void End();
+  void Await(const QueuedMethod& method);
+  void Run();
 
   const int num_threads_;
   std::vector<QueuedMethod> methods_;
-  std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
+  std::unique_ptr<grpc::ServerCompletionQueue> queue_;  // null before AddTo and after Stop
   std::vector<std::thread> threads_;
   std::atomic<int64_t> calls_{0};  // that are served or asked for
 };
@@ -79,8 +81,8 @@ class QueuedCall {
     void (QueuedCall::*member)(bool ok);
   };
 
-  QueuedCall(CallQueue& owner, const QueuedMethod& method, grpc::ServerCompletionQueue* queue);
-  ~QueuedCall();
+  QueuedCall(CallQueue& owner, const QueuedMethod& method);
+  ~QueuedCall() = default;
 
   void Ask();
   void OnArrival(bool ok);
@@ -93,7 +95,6 @@ class QueuedCall {
 
   CallQueue& owner_;
   const QueuedMethod& method_;
-  grpc::ServerCompletionQueue* const queue_;
   grpc::ServerContext rpc_;
   grpc::ByteBuffer request_;
   QueuedMethod::Writer writer_{&rpc_};
@@ -106,7 +107,7 @@ class QueuedCall {
   std::atomic<int> awaited_{2};  // of OnFinished and OnClosed
 };
 
-// Answers a call of a queue.
+// Answers a call of the queue.
 class QueuedResponder final : public Responder {
  public:
   // From here on, events come.

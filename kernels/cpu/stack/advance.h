@@ -121,11 +121,12 @@ DEEPPCR_INLINE int64_t AdvanceGroups(const LayersView& layers, float* states, fl
 template <int W, int B, class Rule>
 DEEPPCR_INLINE int64_t AdvancePadded(const LayersView& layers, float* states, float* scratch,
                                      int32_t n, int64_t begin, int64_t end, Traces traces) {
-  float* states_to[B] = {};
-  uint8_t* sides_to[B] = {};
+  float* states_to[B];
+  uint8_t* sides_to[B];
+  // One by one: AddressSanitizer of GCC 12 misplaces what a store of 64 bytes would set to zero.
   for (int b = 0; b < B; ++b) {
-    if (b < n && traces.states != nullptr) states_to[b] = traces.states[b];
-    if constexpr (Rule::kKeepsSides) sides_to[b] = traces.sides[b < n ? b : 0];
+    states_to[b] = b < n && traces.states != nullptr ? traces.states[b] : nullptr;
+    sides_to[b] = Rule::kKeepsSides ? traces.sides[b < n ? b : 0] : nullptr;
     __builtin_memcpy(scratch + b * W, states + (b < n ? b : 0) * W, W * sizeof(float));
   }
   const int64_t stages = AdvanceTogether<W, B, Rule>(
