@@ -117,8 +117,8 @@ class Server {
   std::unique_ptr<TlsFiles> tls_files_;    // outlives grpc_; null without TLS
   std::optional<Listener> http_listener_;  // outlives http_
   std::unique_ptr<HttpServer> http_;
-  CallQueue call_queue_;  // outlives grpc_
   std::unique_ptr<grpc::Server> grpc_;
+  CallQueue call_queue_;                   // goes before grpc_, which has shut down by then
   std::optional<Listener> rest_listener_;  // outlives rest_
   std::unique_ptr<RestServer> rest_;
   int grpc_port_ = 0;

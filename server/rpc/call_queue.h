@@ -41,15 +41,16 @@ struct QueuedMethod {
 class CallQueue {
  public:
   explicit CallQueue(int threads);
-  // Stops, without a limit of time; gRPC's server must have shut down, or never have started.
+  // Stops, without a limit of time. gRPC's server must have shut down, or never have started.
   ~CallQueue();
 
   // Adds the queue to a server that is to be built. Called once, before Start.
   void AddTo(grpc::ServerBuilder* builder);
   // Begins to take calls of these methods, once the server has started. Called once.
   void Start(std::vector<QueuedMethod> methods);
-  // Ends the threads, once gRPC's server has shut down. False, and nothing is done, where calls are
-  // still not answered after that time.
+  // Ends the threads, once gRPC's server has shut down, and while it is still there: the requests
+  // for calls that never came speak of it. False, and nothing is done, where calls are still not
+  // answered after that time.
   bool Stop(std::chrono::milliseconds patience);
 
  private:

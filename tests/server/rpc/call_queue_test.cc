@@ -163,8 +163,8 @@ class CallQueueTest : public ::testing::Test {
   std::shared_ptr<grpc::Channel> channel_of_call;  // null: channel_
   int port_ = 0;
   ForwardService service_;
-  std::unique_ptr<CallQueue> queue_;  // outlives the server
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<CallQueue> queue_;  // goes before the server
   std::shared_ptr<grpc::Channel> channel_;
 };
 
