@@ -42,6 +42,7 @@ say "Python syntax: ${#pythons[@]} files"
 
 mapfile -t sources < <(sources_of h cc cu cuh)
 for file in "${sources[@]}" "${shells[@]}" "${pythons[@]}"; do
+  first="" second=""
   { read -r first; read -r second; } <"$file"
   [[ "$first$second" == *'SPDX-License-Identifier: Apache-2.0'* ]] ||
     { say "$file: no SPDX line at the top"; status=1; }
@@ -53,10 +54,12 @@ for file in $long; do say "$file: longer than 600 lines"; status=1; done
 mapfile -t documents < <(sources_of md)
 "$python" tests/lint/markdown_lines.py "${documents[@]}" || status=1
 
-# Prints those of these files that clang-format would change.
+# Prints those of these files that clang-format would change, or what it says where it fails.
 unformatted() {
-  printf '%s\0' "$@" | xargs -0 -n 64 -P "$(nproc)" "$formatter" --dry-run -Werror 2>&1 |
-    sed -n 's/^\([^ :]*\):[0-9].*clang-format-violations.*/\1/p' | sort -u
+  local said
+  said="$(printf '%s\0' "$@" | xargs -0 -n 64 -P "$(nproc)" "$formatter" --dry-run -Werror 2>&1)" && return
+  sed -n 's/^\([^ :]*\):[0-9].*clang-format-violations.*/\1/p' <<<"$said" | sort -u | grep . ||
+    printf '%s\n' "$said"
 }
 
 formatter="$(command -v clang-format-14 || command -v clang-format || true)"
