@@ -60,6 +60,8 @@ std::vector<std::string> SolverLabels() {
 int CallThreads() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 16);
 }
+// Threads that wait in gRPC at a time wake one another for every event: one alone on few cores.
+int CallLeaders() { return CallThreads() / 2; }
 
 int Milliseconds(double seconds) { return static_cast<int>(seconds * 1000); }
 
@@ -202,7 +204,7 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
                {.access_rate = config.access_log_rate, .slow_seconds = config.slow_seconds}},
       service_(context_),
       v2_service_(context_),
-      call_queue_(CallThreads()),
+      call_queue_(CallThreads(), CallLeaders()),
       token_watch_(config.token_file) {
   // gRPC answers before Start is done with wiring: until then calls are refused.
   context_.draining.store(true);
@@ -316,8 +318,9 @@ absl::Status Server::StartGrpc(const std::shared_ptr<grpc::ServerCredentials>& c
   call_queue_.AddTo(&builder);
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) return absl::UnavailableError("gRPC does not start; its log says why");
-  std::vector<QueuedMethod> methods = service_.QueuedMethods();
-  std::ranges::move(v2_service_.QueuedMethods(), std::back_inserter(methods));
+  std::vector<QueuedMethod> methods = service_.Methods();
+  std::ranges::move(v2_service_.Methods(), std::back_inserter(methods));
+  std::ranges::move(health_.Methods(), std::back_inserter(methods));
   call_queue_.Start(std::move(methods));
   health_.Publish({{"", false}, {kLiveness, true}});
   return acceptor_.Start();

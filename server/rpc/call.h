@@ -20,9 +20,9 @@
 
 namespace deeppcr {
 
-// What gRPC hands to a handler, by a reactor or through a queue; both live until OnDone.
+// What a handler gets of gRPC; both live until OnDone.
 struct RawCall {
-  grpc::ServerContextBase* rpc;
+  grpc::ServerContext* rpc;
   const grpc::ByteBuffer* request;
 };
 
@@ -120,7 +120,7 @@ class Call : public CallEvents {
   absl::Status HoldSmallReply(const google::protobuf::Message& reply);
 
   ServiceContext& context_;
-  grpc::ServerContextBase* const rpc_;
+  grpc::ServerContext* const rpc_;
   const Clock::time_point start_;  // the call's arrival
   CancelToken token_;
   // Values for metrics and logs.
@@ -177,14 +177,13 @@ grpc::ByteBuffer Serialize(const google::protobuf::Message& message);
 // A call with one reply.
 class UnaryCall : public Call {
  public:
-  UnaryCall(ServiceContext& context, Method method, const RawCall& call, grpc::ByteBuffer* reply)
-      : Call(context, method, call), unary_(*this, reply) {
-    RespondThrough(&unary_);
+  UnaryCall(ServiceContext& context, Method method, UnaryCallOfQueue* call)
+      : Call(context, method, {call->rpc(), call->request()}), responder_(*this, call) {
+    RespondThrough(&responder_);
   }
-  grpc::ServerUnaryReactor* reactor() { return &unary_; }
 
  private:
-  UnaryResponder unary_;
+  UnaryResponder responder_;
 };
 
 }  // namespace deeppcr

@@ -2,20 +2,34 @@
 #include "server/rpc/call_queue.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace deeppcr {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 // Calls of a method that are asked for at a time. More that come together wait in gRPC for as long
 // as it takes to ask for the next one.
 constexpr int kAskedFor = 32;
 
+// A longer message takes longer to be parsed than a thread to wake.
+constexpr size_t kShortMessage = size_t{32} << 10;
+bool IsLong(const grpc::ByteBuffer& message) { return message.Length() > kShortMessage; }
+
+// So many events in a row that were there within this time are a sign that more of them wait. What
+// one and two leaders cost few clients and many: tests/bench/results/NOTES.md.
+constexpr int kEventsInARow = 4;
+constexpr std::chrono::microseconds kAtOnce(10);
+
 constexpr std::chrono::milliseconds kLookInterval(2);
+
+// True while this thread has the place of a leader.
+thread_local bool leads = false;
 
 }  // namespace
 
-CallQueue::CallQueue(int threads) : num_threads_(std::max(1, threads)) {}
+CallQueue::CallQueue(int threads, int leaders)
+    : num_threads_(std::max(1, threads)), free_places_(std::clamp(leaders, 1, num_threads_)) {}
 
 CallQueue::~CallQueue() {
   while (!Stop(std::chrono::minutes(1))) {
@@ -26,29 +40,52 @@ void CallQueue::AddTo(grpc::ServerBuilder* builder) { queue_ = builder->AddCompl
 
 void CallQueue::Start(std::vector<QueuedMethod> methods) {
   methods_ = std::move(methods);
-  for (const QueuedMethod& method : methods_) {
-    for (int i = 0; i < kAskedFor; ++i) Await(method);
+  for (const QueuedMethod& ask : methods_) {
+    for (int i = 0; i < kAskedFor; ++i) ask(*this);
   }
   for (int i = 0; i < num_threads_; ++i) threads_.emplace_back([this] { Run(); });
 }
 
-void CallQueue::Await(const QueuedMethod& method) { (new QueuedCall(*this, method))->Ask(); }
+void CallQueue::Lead() {
+  if (leads) return;
+  std::unique_lock lock(mutex_);
+  free_.wait(lock, [this] { return free_places_ > 0; });
+  --free_places_;
+  leads = true;
+}
+
+void CallQueue::Follow() {
+  if (!leads) return;
+  leads = false;
+  {
+    const std::lock_guard lock(mutex_);
+    ++free_places_;
+  }
+  free_.notify_one();
+}
 
 void CallQueue::Run() {
   void* tag = nullptr;
   bool ok = false;
-  while (queue_->Next(&tag, &ok)) {
-    const auto* event = static_cast<QueuedCall::Event*>(tag);
+  int come_at_once = 0;
+  while (true) {
+    Lead();
+    const Clock::time_point asked = Clock::now();
+    if (!queue_->Next(&tag, &ok)) break;
+    come_at_once = Clock::now() - asked < kAtOnce ? come_at_once + 1 : 0;
+    if (come_at_once >= kEventsInARow) Follow();
+    const auto* event = static_cast<AnyQueuedCall::Event*>(tag);
     (event->call->*event->member)(ok);
   }
+  Follow();
 }
 
 // A server that has shut down refuses every request for a call at once, so that the count comes to
 // zero; from then on nobody asks the queue for anything, and it may shut down, too.
 bool CallQueue::Stop(std::chrono::milliseconds patience) {
-  const auto start = std::chrono::steady_clock::now();
+  const Clock::time_point start = Clock::now();
   while (calls_.load() > 0) {
-    if (std::chrono::steady_clock::now() - start > patience) return false;
+    if (Clock::now() - start > patience) return false;
     std::this_thread::sleep_for(kLookInterval);
   }
   if (queue_ == nullptr) return true;
@@ -61,55 +98,53 @@ bool CallQueue::Stop(std::chrono::milliseconds patience) {
   return true;
 }
 
-QueuedCall::QueuedCall(CallQueue& owner, const QueuedMethod& method)
-    : owner_(owner), method_(method) {
+AnyQueuedCall::AnyQueuedCall(CallQueue& owner) : owner_(owner) {
   owner_.calls_.fetch_add(1);
-}
-
-void QueuedCall::Ask() {
   rpc_.AsyncNotifyWhenDone(&closed_);
-  grpc::ServerCompletionQueue* const queue = owner_.queue_.get();
-  method_.request(&rpc_, &request_, &writer_, queue, queue, &arrival_);
 }
 
-void QueuedCall::OnArrival(bool ok) {
+void AnyQueuedCall::MayTakeLong() { owner_.Follow(); }
+
+void AnyQueuedCall::OnArrival(bool ok) {
   // A server that shuts down: no call has come, and nobody tells of its end.
-  if (!ok) return Release();
-  owner_.Await(method_);
-  method_.start(this);
-}
-
-void QueuedCall::Bind(CallEvents* events) {
-  events_.store(events);
+  if (!ok) return Forget();
+  if (IsLong(request_)) MayTakeLong();
+  Begin();
   TellCancelled();
+  Release();
 }
 
-void QueuedCall::TellCancelled() {
-  CallEvents* const events = events_.load();
-  if (events != nullptr && cancelled_.load() && !told_.exchange(true)) events->OnCancelled();
+void AnyQueuedCall::OnRead(bool ok) {
+  if (ok && IsLong(*reading_)) MayTakeLong();
+  events_->OnReadDone(ok);
+  Release();
 }
 
-void QueuedCall::Finish(const grpc::Status& status, const grpc::ByteBuffer& reply) {
-  if (status.ok()) return writer_.Finish(reply, status, &finished_);
-  writer_.FinishWithError(status, &finished_);
+void AnyQueuedCall::OnWritten(bool ok) {
+  events_->OnWriteDone(ok);
+  Release();
 }
 
 // gRPC is rid of the reply, sent or not.
-void QueuedCall::OnFinished(bool) {
-  if (awaited_.fetch_sub(1) == 1) Release();
-}
+void AnyQueuedCall::OnFinished(bool) { Release(); }
 
 // The call is over, for its client or for both sides.
-void QueuedCall::OnClosed(bool) {
-  if (rpc_.IsCancelled()) {
-    cancelled_.store(true);
-    TellCancelled();
-  }
-  if (awaited_.fetch_sub(1) == 1) Release();
+void AnyQueuedCall::OnClosed(bool) {
+  if (rpc_.IsCancelled()) TellCancelled();
+  Release();
 }
 
-void QueuedCall::Release() {
-  if (CallEvents* events = events_.load(); events != nullptr) events->OnDone();
+void AnyQueuedCall::TellCancelled() {
+  if (untold_.fetch_sub(1) == 1 && events_ != nullptr) events_->OnCancel();
+}
+
+void AnyQueuedCall::Release() {
+  if (awaited_.fetch_sub(1) > 1) return;
+  if (events_ != nullptr) events_->OnDone();
+  Forget();
+}
+
+void AnyQueuedCall::Forget() {
   CallQueue& owner = owner_;
   delete this;
   // Last: once the count is 0 the queue may go.

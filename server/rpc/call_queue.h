@@ -2,45 +2,58 @@
 #ifndef DEEPPCR_SERVER_RPC_CALL_QUEUE_H_
 #define DEEPPCR_SERVER_RPC_CALL_QUEUE_H_
 
-// Calls with one reply that are to be short: threads of this server take them from a completion
-// queue of gRPC, and hear there of their end. gRPC's reactors would have the end of each call told
-// by one thread more, which takes as long as a tenth of a round trip. Calls without a whole message
-// end in gRPC, as INTERNAL, and never come.
+// Calls of all methods come through one completion queue of gRPC, read by threads of this server.
+// gRPC's reactors would do the same, but have the end of each call told by one thread more, and
+// every event wake one that waits for the next: half of a round trip. Calls that lack their one
+// message end in gRPC, as INTERNAL, and never come.
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "grpcpp/grpcpp.h"
+#include "grpcpp/support/async_stream.h"
 #include "grpcpp/support/async_unary_call.h"
-#include "server/rpc/responder.h"
 
 namespace deeppcr {
 
-class QueuedCall;
+class CallQueue;
 
-// A method whose calls come through the queue.
-struct QueuedMethod {
-  using Writer = grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>;
+// What a call hears of. Its cancellation and its end are told after its handler has returned.
+class QueuedEvents {
+ public:
+  // What was read is there; false: no message will come any more.
+  virtual void OnReadDone(bool /*ok*/) {}
+  // The message is on its way; false: the stream is broken.
+  virtual void OnWriteDone(bool /*ok*/) {}
+  // The client is gone, or has given up. At most once, perhaps beside another event.
+  virtual void OnCancel() = 0;
+  // Last, after Finish: gRPC is rid of the call, whose object is gone after it.
+  virtual void OnDone() = 0;
 
-  // Asks gRPC for one call more: the function Request... of a service.
-  std::function<void(grpc::ServerContext*, grpc::ByteBuffer*, Writer*, grpc::CompletionQueue*,
-                     grpc::ServerCompletionQueue*, void* tag)>
-      request;
-  // Begins to serve a call: makes a QueuedResponder, which answers it, now or from any thread.
-  // Blocks no more than a reactor may.
-  std::function<void(QueuedCall*)> start;
+ protected:
+  ~QueuedEvents() = default;
 };
 
-// The queue and its threads: one queue, so that no call waits for those of one connection while a
-// thread has nothing to do. Thread-safe but for AddTo and Start.
+// A method whose calls come through the queue: asks for one call more.
+using QueuedMethod = std::function<void(CallQueue&)>;
+
+// The queue and its threads. A few of them lead: they wait for events, and do themselves what is
+// soon done, since to wake another thread takes longer. A leader lets another thread lead before it
+// does what may take long, and while events come faster than it does them. One queue for all calls,
+// so that none waits for those of one connection while a thread has nothing to do. Thread-safe but
+// for AddTo and Start.
 class CallQueue {
  public:
-  explicit CallQueue(int threads);
+  // threads: at least 1. leaders: of these, at most so many wait for events at a time.
+  CallQueue(int threads, int leaders);
   // Stops, without a limit of time. gRPC's server must have shut down, or never have started.
   ~CallQueue();
 
@@ -53,74 +66,194 @@ class CallQueue {
   // answered after that time.
   bool Stop(std::chrono::milliseconds patience);
 
- private:
-  friend class QueuedCall;
+  // gRPC's part of it.
+  grpc::ServerCompletionQueue* queue() { return queue_.get(); }
 
-  void Await(const QueuedMethod& method);
+ private:
+  friend class AnyQueuedCall;
+
   void Run();
+  void Lead();
+  void Follow();
 
   const int num_threads_;
   std::vector<QueuedMethod> methods_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;  // null before AddTo and after Stop
   std::vector<std::thread> threads_;
   std::atomic<int64_t> calls_{0};  // that are served or asked for
+  std::mutex mutex_;
+  std::condition_variable free_;
+  int free_places_;  // of leaders
 };
 
-// One call, from the moment in which it is asked for until gRPC is rid of it. Deletes itself.
-class QueuedCall {
+// One call of any kind, from the moment in which it is asked for until gRPC is rid of it. Deletes
+// itself.
+class AnyQueuedCall {
  public:
   grpc::ServerContext* rpc() { return &rpc_; }
+  // The one message of the client; of no use where it sends a stream of them.
   const grpc::ByteBuffer* request() const { return &request_; }
+
+  // Names who hears of the events. Called by the handler, at most once; a call without needs none.
+  void ReportTo(QueuedEvents* events) { events_ = events; }
+  // Lets another thread take the next events while this one works on. Called where an event takes
+  // longer than a thread needs to wake.
+  void MayTakeLong();
+
+ protected:
+  // What the queue tells of: `member` is called with gRPC's verdict on it.
+  struct Event {
+    AnyQueuedCall* call;
+    void (AnyQueuedCall::*member)(bool ok);
+  };
+
+  explicit AnyQueuedCall(CallQueue& owner);
+  virtual ~AnyQueuedCall() = default;
+
+  // Has the next call of this method asked for, and calls the handler with this one.
+  virtual void Begin() = 0;
+
+  // Counts one event more that has to come before the call may go.
+  void Await() { awaited_.fetch_add(1); }
+
+  void OnArrival(bool ok);
+  void OnRead(bool ok);
+  void OnWritten(bool ok);
+  void OnFinished(bool ok);
+  void OnClosed(bool ok);
+
+  CallQueue& owner_;
+  grpc::ServerContext rpc_;
+  grpc::ByteBuffer request_;
+  const grpc::ByteBuffer* reading_ = nullptr;
+  Event arrival_{this, &AnyQueuedCall::OnArrival};
+  Event read_{this, &AnyQueuedCall::OnRead};
+  Event written_{this, &AnyQueuedCall::OnWritten};
+  Event finished_{this, &AnyQueuedCall::OnFinished};
+  Event closed_{this, &AnyQueuedCall::OnClosed};
 
  private:
   friend class CallQueue;
-  friend class QueuedResponder;
 
-  // What the queue tells of: `member` is called with gRPC's verdict on it.
-  struct Event {
-    QueuedCall* call;
-    void (QueuedCall::*member)(bool ok);
-  };
-
-  QueuedCall(CallQueue& owner, const QueuedMethod& method);
-  ~QueuedCall() = default;
-
-  void Ask();
-  void OnArrival(bool ok);
-  void OnFinished(bool ok);
-  void OnClosed(bool ok);
-  void Bind(CallEvents* events);
   void TellCancelled();
-  void Finish(const grpc::Status& status, const grpc::ByteBuffer& reply);
   void Release();
+  void Forget();
 
-  CallQueue& owner_;
-  const QueuedMethod& method_;
-  grpc::ServerContext rpc_;
-  grpc::ByteBuffer request_;
-  QueuedMethod::Writer writer_{&rpc_};
-  Event arrival_{this, &QueuedCall::OnArrival};
-  Event finished_{this, &QueuedCall::OnFinished};
-  Event closed_{this, &QueuedCall::OnClosed};
-  // gRPC may tell of the cancellation on one thread while the call is made on another.
-  std::atomic<CallEvents*> events_{nullptr};
-  std::atomic<bool> cancelled_{false}, told_{false};
-  std::atomic<int> awaited_{2};  // of OnFinished and OnClosed
+  QueuedEvents* events_ = nullptr;
+  // gRPC may tell of the cancellation on one thread while the handler runs on another.
+  std::atomic<int> untold_{2};   // of OnClosed with a cancellation and the handler's end
+  std::atomic<int> awaited_{3};  // the handler's end, OnFinished, OnClosed, reads and writes
 };
 
-// Answers a call of the queue.
-class QueuedResponder final : public Responder {
+// A call by the kind of its method: with one reply to one message, a stream of replies to it, or a
+// stream of replies to a stream of messages. Thread-safe as far as gRPC is: one read and one write
+// at a time, and nothing after Finish.
+template <typename Writer>
+class QueuedCall final : public AnyQueuedCall {
  public:
-  // From here on, events come.
-  QueuedResponder(CallEvents& events, QueuedCall* call) : call_(*call) { call_.Bind(&events); }
+  static constexpr bool kReads =
+      requires(Writer writer, grpc::ByteBuffer* message) { writer.Read(message, nullptr); };
+  static constexpr bool kStreams =
+      requires(Writer writer, const grpc::ByteBuffer& message) { writer.Write(message, nullptr); };
 
-  void Respond(const grpc::Status& status, grpc::ByteBuffer&& reply) override {
-    call_.Finish(status, reply);
+  // Asks gRPC for one call more: the function Request... of a service.
+  using Ask = std::function<void(grpc::ServerContext*, grpc::ByteBuffer*, Writer*,
+                                 grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void* tag)>;
+  // Begins to serve a call, which Finish ends, now or from any thread. Never blocks, as the threads
+  // are few, and never throws, as nobody would end the call.
+  using Handler = std::function<void(QueuedCall*)>;
+  struct Method {
+    Ask ask;
+    Handler handle;
+  };
+
+  // Asks for one call more; `method` is there until it has ended.
+  static void AskFor(const Method& method, CallQueue& owner) {
+    auto* const call = new QueuedCall(method, owner);
+    method.ask(&call->rpc_, &call->request_, &call->writer_, owner.queue(), owner.queue(),
+               &call->arrival_);
+  }
+
+  // The message has to stay until OnReadDone.
+  void Read(grpc::ByteBuffer* message)
+    requires kReads
+  {
+    Await();
+    reading_ = message;
+    writer_.Read(message, &read_);
+  }
+  void Write(const grpc::ByteBuffer& message)
+    requires kStreams
+  {
+    Await();
+    writer_.Write(message, &written_);
+  }
+  // Ends the call with an error, or a stream of replies with any status. It may be gone afterwards.
+  void Finish(const grpc::Status& status) {
+    if constexpr (kStreams) {
+      writer_.Finish(status, &finished_);
+    } else {
+      writer_.FinishWithError(status, &finished_);
+    }
+  }
+  // Ends the call, as OK, with its one reply or the last one. It may be gone afterwards.
+  void FinishWith(const grpc::ByteBuffer& reply) {
+    if constexpr (kStreams) {
+      writer_.WriteAndFinish(reply, grpc::WriteOptions(), grpc::Status::OK, &finished_);
+    } else {
+      writer_.Finish(reply, grpc::Status::OK, &finished_);
+    }
   }
 
  private:
-  QueuedCall& call_;
+  QueuedCall(const Method& method, CallQueue& owner) : AnyQueuedCall(owner), method_(method) {}
+  ~QueuedCall() override = default;
+
+  void Begin() override {
+    AskFor(method_, owner_);
+    method_.handle(this);
+  }
+
+  const Method& method_;
+  Writer writer_{&rpc_};
 };
+
+using UnaryCallOfQueue = QueuedCall<grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>>;
+using StreamOfQueue = QueuedCall<grpc::ServerAsyncWriter<grpc::ByteBuffer>>;
+using DuplexOfQueue =
+    QueuedCall<grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>>;
+
+template <typename Writer>
+QueuedMethod Queued(typename QueuedCall<Writer>::Ask ask,
+                    typename QueuedCall<Writer>::Handler handle) {
+  using OfWriter = QueuedCall<Writer>;
+  const std::shared_ptr<const typename OfWriter::Method> method(
+      new typename OfWriter::Method{std::move(ask), std::move(handle)});
+  return [method](CallQueue& queue) { OfWriter::AskFor(*method, queue); };
+}
+
+// The method of `service`, with a function Request... of it, that asks for its calls.
+template <typename Service, typename Base, typename Writer>
+QueuedMethod Queued(Service* service,
+                    void (Base::*request)(grpc::ServerContext*, grpc::ByteBuffer*, Writer*,
+                                          grpc::CompletionQueue*, grpc::ServerCompletionQueue*,
+                                          void*),
+                    typename QueuedCall<Writer>::Handler handle) {
+  return Queued<Writer>(std::bind_front(request, service), std::move(handle));
+}
+template <typename Service, typename Base, typename Writer>
+QueuedMethod Queued(Service* service,
+                    void (Base::*request)(grpc::ServerContext*, Writer*, grpc::CompletionQueue*,
+                                          grpc::ServerCompletionQueue*, void*),
+                    typename QueuedCall<Writer>::Handler handle) {
+  const auto ask = [service, request](grpc::ServerContext* rpc, grpc::ByteBuffer*, Writer* writer,
+                                      grpc::CompletionQueue* calls,
+                                      grpc::ServerCompletionQueue* arrivals,
+                                      void* tag) {
+    (service->*request)(rpc, writer, calls, arrivals, tag);
+  };
+  return Queued<Writer>(ask, std::move(handle));
+}
 
 }  // namespace deeppcr
 

@@ -14,8 +14,8 @@ namespace deeppcr {
 // the other on a thread of their own, beside the batches.
 class CompareCall final : public UnaryCall, public SystemPreparer::Waiter {
  public:
-  CompareCall(ServiceContext& context, const RawCall& call, grpc::ByteBuffer* reply)
-      : UnaryCall(context, Method::kCompare, call, reply) {}
+  CompareCall(ServiceContext& context, UnaryCallOfQueue* call)
+      : UnaryCall(context, Method::kCompare, call) {}
 
   // Decodes and queues; answers at once where that fails. `this` may be gone afterwards.
   void Start();

@@ -3,7 +3,6 @@
 
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace deeppcr {
 
@@ -36,21 +35,17 @@ grpc::ByteBuffer MessageOf(HealthCheckResponse::ServingStatus status) {
   return {&slice, 1};
 }
 
-// Ends a call of Watch that is none.
-class Refusal final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
- public:
-  Refusal() { Finish(NoRequest()); }
-  void OnDone() override { delete this; }
-};
-
 }  // namespace
 
 // A call of Watch. What gRPC is to do is decided under the service's lock and done without it,
 // since gRPC may call back at once. A watcher lives until OnDone, which comes after Finish, and
 // Finish is not decided while a message is on its way.
-class HealthService::Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+class HealthService::Watcher final : QueuedEvents {
  public:
-  Watcher(HealthService& service, std::string name) : service_(service), name_(std::move(name)) {}
+  Watcher(HealthService& service, std::string name, StreamOfQueue* call)
+      : service_(service), name_(std::move(name)), call_(*call) {
+    call_.ReportTo(this);
+  }
 
   // True if a message is to be written now, which has been made. The caller holds the lock.
   bool TakeMessage() {
@@ -61,8 +56,9 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<grpc::ByteB
     message_ = MessageOf(now);
     return true;
   }
-  void Write() { StartWrite(&message_); }
+  void Write() { call_.Write(message_); }
 
+ private:
   void OnWriteDone(bool ok) override {
     bool writes = false, finishes = false;
     {
@@ -73,7 +69,7 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<grpc::ByteB
       writes = !finishes && TakeMessage();
     }
     if (writes) Write();
-    if (finishes) Finish(grpc::Status::CANCELLED);
+    if (finishes) call_.Finish(grpc::Status::CANCELLED);
   }
   void OnCancel() override {
     bool finishes = false;
@@ -82,7 +78,7 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<grpc::ByteB
       cancelled_ = true;
       finishes = TakeEnd();
     }
-    if (finishes) Finish(grpc::Status::CANCELLED);
+    if (finishes) call_.Finish(grpc::Status::CANCELLED);
   }
   void OnDone() override {
     {
@@ -91,8 +87,6 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<grpc::ByteB
     }
     delete this;
   }
-
- private:
   // True if the call is to be finished now. The caller holds the lock.
   bool TakeEnd() {
     if (!cancelled_ || writing_ || over_) return false;
@@ -102,6 +96,7 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<grpc::ByteB
 
   HealthService& service_;
   const std::string name_;
+  StreamOfQueue& call_;
   grpc::ByteBuffer message_;
   std::optional<Status> sent_;
   bool writing_ = false, cancelled_ = false, over_ = false;
@@ -124,39 +119,34 @@ void HealthService::Publish(Statuses statuses) {
   for (Watcher* watcher : told) watcher->Write();
 }
 
-grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* rpc,
-                                               const grpc::ByteBuffer* request,
-                                               grpc::ByteBuffer* response) {
-  grpc::ServerUnaryReactor* reactor = rpc->DefaultReactor();
-  const std::optional<std::string> name = NameIn(*request);
-  if (!name.has_value()) {
-    reactor->Finish(NoRequest());
-    return reactor;
-  }
+std::vector<QueuedMethod> HealthService::Methods() {
+  return {Queued(this, &HealthService::RequestCheck, std::bind_front(&HealthService::Check, this)),
+          Queued(this, &HealthService::RequestWatch, std::bind_front(&HealthService::Watch, this))};
+}
+
+void HealthService::Check(UnaryCallOfQueue* call) {
+  const std::optional<std::string> name = NameIn(*call->request());
+  if (!name.has_value()) return call->Finish(NoRequest());
   std::optional<Status> status;
   {
     const std::lock_guard lock(mutex_);
     status = Find(*name);
   }
-  if (status.has_value()) *response = MessageOf(*status);
-  reactor->Finish(status.has_value()
-                      ? grpc::Status::OK
-                      : grpc::Status(grpc::StatusCode::NOT_FOUND, "nothing of this name is known"));
-  return reactor;
+  if (!status.has_value())
+    return call->Finish({grpc::StatusCode::NOT_FOUND, "nothing of this name is known"});
+  call->FinishWith(MessageOf(*status));
 }
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(grpc::CallbackServerContext*,
-                                                                 const grpc::ByteBuffer* request) {
-  std::optional<std::string> name = NameIn(*request);
-  if (!name.has_value()) return new Refusal();
-  auto* watcher = new Watcher(*this, *std::move(name));
+void HealthService::Watch(StreamOfQueue* call) {
+  std::optional<std::string> name = NameIn(*call->request());
+  if (!name.has_value()) return call->Finish(NoRequest());
+  auto* watcher = new Watcher(*this, *std::move(name), call);
   {
     const std::lock_guard lock(mutex_);
     watchers_.insert(watcher);
     watcher->TakeMessage();
   }
   watcher->Write();
-  return watcher;
 }
 
 }  // namespace deeppcr

@@ -9,14 +9,16 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
+#include "server/rpc/call_queue.h"
 
 namespace deeppcr {
 
-using RawHealthService = grpc::health::v1::Health::WithRawCallbackMethod_Check<
-    grpc::health::v1::Health::WithRawCallbackMethod_Watch<grpc::health::v1::Health::Service>>;
+using RawHealthService = grpc::health::v1::Health::WithRawMethod_Check<
+    grpc::health::v1::Health::WithRawMethod_Watch<grpc::health::v1::Health::Service>>;
 
 // The health protocol of gRPC (grpc.health.v1), which balancers and probes speak. gRPC's own
 // service of it never forgets a name; of this one a name that is not published any more is unknown.
@@ -31,15 +33,14 @@ class HealthService final : public RawHealthService {
   // Replaces all that is known, and tells those that watch what has changed for them.
   void Publish(Statuses statuses);
 
-  grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* rpc, const grpc::ByteBuffer* request,
-                                  grpc::ByteBuffer* response) override;
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Watch(grpc::CallbackServerContext* rpc,
-                                                    const grpc::ByteBuffer* request) override;
+  std::vector<QueuedMethod> Methods();
 
  private:
   using Status = grpc::health::v1::HealthCheckResponse::ServingStatus;
   class Watcher;
 
+  void Check(UnaryCallOfQueue* call);
+  void Watch(StreamOfQueue* call);
   // The caller holds mutex_.
   std::optional<Status> Find(std::string_view name) const;
 

@@ -40,28 +40,24 @@ void StreamResponder::OnWriteDone(bool ok) {
 }
 
 void PieceResponder::Respond(const grpc::Status& status, grpc::ByteBuffer&& reply) {
-  if (!status.ok()) {
-    ended_ = true;
-    return Finish(status);
-  }
+  if (!status.ok()) return call_.Finish(status);
   reply_.Swap(&reply);
   WriteNext();
 }
 
 void PieceResponder::OnWriteDone(bool ok) {
-  if (ended_) return;
-  if (ok) return WriteNext();
-  ended_ = true;
-  Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the stream is broken"));
+  if (!ok)
+    return call_.Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the stream is broken"));
+  call_.MayTakeLong();
+  WriteNext();
 }
 
 // The call may end, and take this object with it, before gRPC's functions return.
 void PieceResponder::WriteNext() {
-  sent_.Clear();
-  if (source_ != nullptr && source_->Next(&sent_)) return StartWrite(&sent_);
-  ended_ = true;
-  sent_.Swap(&reply_);
-  StartWriteAndFinish(&sent_, grpc::WriteOptions(), grpc::Status::OK);
+  grpc::ByteBuffer piece;
+  if (source_ != nullptr && source_->Next(&piece)) return call_.Write(piece);
+  piece.Swap(&reply_);
+  call_.FinishWith(piece);
 }
 
 StreamResponder::Next StreamResponder::Take() {
@@ -79,9 +75,9 @@ StreamResponder::Next StreamResponder::Take() {
 }
 
 void StreamResponder::Give(Next next) {
-  if (next == Next::kWrite) StartWrite(&sent_);
-  if (next == Next::kReply) StartWriteAndFinish(&sent_, grpc::WriteOptions(), status_);
-  if (next == Next::kError) Finish(status_);
+  if (next == Next::kWrite) call_.Write(sent_);
+  if (next == Next::kReply) call_.FinishWith(sent_);
+  if (next == Next::kError) call_.Finish(status_);
 }
 
 }  // namespace deeppcr

@@ -2,15 +2,16 @@
 #ifndef DEEPPCR_SERVER_RPC_RESPONDER_H_
 #define DEEPPCR_SERVER_RPC_RESPONDER_H_
 
-// Answers of calls, through gRPC's reactors: one kind for calls with one reply, one for calls that
-// stream. A call holds its responder, which tells it of events and never outlives it.
-
-#include <grpcpp/grpcpp.h>
+// Answers of calls that came through the queue: one kind for calls with one reply, two for calls
+// that stream. A call holds its responder, which tells it of events and never outlives it.
 
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
+
+#include "grpcpp/grpcpp.h"
+#include "server/rpc/call_queue.h"
 
 namespace deeppcr {
 
@@ -42,28 +43,31 @@ class Responder {
   virtual void SetId(const std::string& /*id*/) {}
 };
 
-class UnaryResponder final : public grpc::ServerUnaryReactor, public Responder {
+class UnaryResponder final : public Responder, QueuedEvents {
  public:
-  // `reply` as the handler got it.
-  UnaryResponder(CallEvents& call, grpc::ByteBuffer* reply) : call_(call), reply_(reply) {}
+  UnaryResponder(CallEvents& events, UnaryCallOfQueue* call) : events_(events), call_(*call) {
+    call_.ReportTo(this);
+  }
 
   void Respond(const grpc::Status& status, grpc::ByteBuffer&& reply) override {
-    reply_->Swap(&reply);
-    Finish(status);
+    status.ok() ? call_.FinishWith(reply) : call_.Finish(status);
   }
-  void OnCancel() override { call_.OnCancelled(); }
-  void OnDone() override { call_.OnDone(); }
 
  private:
-  CallEvents& call_;
-  grpc::ByteBuffer* const reply_;
+  void OnCancel() override { events_.OnCancelled(); }
+  void OnDone() override { events_.OnDone(); }
+
+  CallEvents& events_;
+  UnaryCallOfQueue& call_;
 };
 
 // Sends progress messages as fast as the client reads them, and no faster: a message that has not
 // been sent when the next one comes is replaced by it. The reply is the last message.
-class StreamResponder final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public Responder {
+class StreamResponder final : public Responder, QueuedEvents {
  public:
-  explicit StreamResponder(CallEvents& call) : call_(call) {}
+  StreamResponder(CallEvents& events, StreamOfQueue* call) : events_(events), call_(*call) {
+    call_.ReportTo(this);
+  }
 
   // False while a message is on its way: another one would only replace the one that waits.
   bool idle() {
@@ -74,11 +78,12 @@ class StreamResponder final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Progress(grpc::ByteBuffer&& message);
   void Respond(const grpc::Status& status, grpc::ByteBuffer&& reply) override;
 
-  void OnWriteDone(bool ok) override;
-  void OnCancel() override { call_.OnCancelled(); }
-  void OnDone() override { call_.OnDone(); }
 
  private:
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override { events_.OnCancelled(); }
+  void OnDone() override { events_.OnDone(); }
+
   enum class Next { kNothing, kWrite, kReply, kError };
   // Takes the next thing for gRPC, if any; then it counts as given. The caller holds the lock.
   Next Take();
@@ -86,7 +91,8 @@ class StreamResponder final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // this object with it, before gRPC's function returns.
   void Give(Next next);
 
-  CallEvents& call_;
+  CallEvents& events_;
+  StreamOfQueue& call_;
   std::mutex mutex_;
   bool writing_ = false;
   grpc::ByteBuffer waiting_;  // the newest progress that has not been sent, or invalid
@@ -100,35 +106,35 @@ class StreamResponder final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 class MessageSource {
  public:
   virtual ~MessageSource() = default;
-  // Makes the next message; false if there is none. Small: a thread of gRPC calls it.
+  // Makes the next message; false if there is none. Small: a thread of the queue calls it.
   virtual bool Next(grpc::ByteBuffer* message) = 0;
   virtual int64_t bytes() const = 0;  // of all messages, about
 };
 
 // Sends the messages of a source, one as soon as the one before is on its way, and the reply as the
 // last message.
-class PieceResponder final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public Responder {
+class PieceResponder final : public Responder, QueuedEvents {
  public:
-  explicit PieceResponder(CallEvents& call) : call_(call) {}
+  PieceResponder(CallEvents& events, StreamOfQueue* call) : events_(events), call_(*call) {
+    call_.ReportTo(this);
+  }
 
   // Set before Respond, if at all.
   void set_source(std::unique_ptr<MessageSource> source) { source_ = std::move(source); }
   int64_t bytes_before_reply() const override { return source_ == nullptr ? 0 : source_->bytes(); }
   void Respond(const grpc::Status& status, grpc::ByteBuffer&& reply) override;
 
-  void OnWriteDone(bool ok) override;
-  void OnCancel() override { call_.OnCancelled(); }
-  void OnDone() override { call_.OnDone(); }
-
  private:
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override { events_.OnCancelled(); }
+  void OnDone() override { events_.OnDone(); }
   void WriteNext();
 
-  CallEvents& call_;
+  CallEvents& events_;
+  StreamOfQueue& call_;
   // From Respond on touched by one thread at a time: writes follow one another.
   std::unique_ptr<MessageSource> source_;
-  bool ended_ = false;
   grpc::ByteBuffer reply_;
-  grpc::ByteBuffer sent_;  // the message that gRPC is writing
 };
 
 }  // namespace deeppcr

@@ -2,7 +2,6 @@
 #include "server/rpc/service.h"
 
 #include <chrono>
-#include <functional>
 
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
@@ -42,74 +41,50 @@ SystemPreparer::Made PrepareSteps(const ServedModel& model, const SystemKey& key
   return made;
 }
 
-using Reactor = grpc::ServerUnaryReactor;
-
-std::vector<QueuedMethod> DeepPcrService::QueuedMethods() {
-  return {
-      QueueSolve<ForwardMethod>(context_, std::bind_front(&DeepPcrService::RequestForward, this)),
-      QueueSolve<GenerateMethod>(context_, std::bind_front(&DeepPcrService::RequestGenerate, this)),
-      QueueSolve<GradientMethod>(context_,
-                                 std::bind_front(&DeepPcrService::RequestGradient, this))};
-}
-
-grpc::ServerWriteReactor<grpc::ByteBuffer>* DeepPcrService::StreamGenerate(
-    Rpc* rpc, const Bytes* request) noexcept {
-  return StartSolve<StreamGenerateMethod>(context_, {rpc, request});
-}
-
-Reactor* DeepPcrService::Compare(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  auto* const call = new CompareCall(context_, {rpc, request}, reply);
-  Reactor* const reactor = call->reactor();
-  call->Start();
-  return reactor;
-}
-
-grpc::ServerWriteReactor<grpc::ByteBuffer>* DeepPcrService::StreamGradient(
-    Rpc* rpc, const Bytes* request) noexcept {
-  return StartSolve<StreamGradientMethod>(context_, {rpc, request});
-}
-
-Reactor* DeepPcrService::ListModels(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  return StartUnary<ImmediateCall<v1::ListModelsRequest, v1::ListModelsResponse>>(
-      context_, Method::kListModels, {rpc, request}, reply, [this](const auto&, auto* list) {
-        for (const ModelStatus& status : context_.store.List())
-          FillSummary(status, list->add_models());
-        return absl::OkStatus();
-      });
-}
-
-Reactor* DeepPcrService::GetModel(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  return StartUnary<ImmediateCall<v1::GetModelRequest, v1::GetModelResponse>>(
-      context_, Method::kGetModel, {rpc, request}, reply,
-      [this](const auto& wanted, auto* description) -> absl::Status {
-        DEEPPCR_ASSIGN_OR_RETURN(const ModelStatus status,
-                                 context_.store.Describe(wanted.model(), wanted.version()));
-        FillModel(status, description);
-        if (wanted.with_plan_file() && status.model != nullptr)
-          description->set_plan_file(status.model->model->PlanFileText());
-        return absl::OkStatus();
-      });
-}
-
-Reactor* DeepPcrService::LoadModel(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  return StartUnary<AdminCall<v1::LoadModelRequest, v1::LoadModelResponse>>(
-      context_, Method::kLoadModel, {rpc, request}, reply,
-      [this](const auto& wanted, auto* loaded) -> absl::Status {
-        const auto start = std::chrono::steady_clock::now();
-        DEEPPCR_ASSIGN_OR_RETURN(const ModelStatus status,
-                                 context_.store.Load(wanted.model(), wanted.version()));
-        FillSummary(status, loaded->mutable_summary());
-        loaded->set_seconds(
-            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-        return absl::OkStatus();
-      });
-}
-
-Reactor* DeepPcrService::UnloadModel(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  return StartUnary<AdminCall<v1::UnloadModelRequest, v1::UnloadModelResponse>>(
-      context_, Method::kUnloadModel, {rpc, request}, reply, [this](const auto& wanted, auto*) {
-        return context_.store.Unload(wanted.model(), wanted.version());
-      });
+std::vector<QueuedMethod> DeepPcrService::Methods() {
+  using S = DeepPcrService;
+  const auto list = [this](const auto&, auto* models) {
+    for (const ModelStatus& status : context_.store.List())
+      FillSummary(status, models->add_models());
+    return absl::OkStatus();
+  };
+  const auto describe = [this](const auto& wanted, auto* description) -> absl::Status {
+    DEEPPCR_ASSIGN_OR_RETURN(const ModelStatus status,
+                             context_.store.Describe(wanted.model(), wanted.version()));
+    FillModel(status, description);
+    if (wanted.with_plan_file() && status.model != nullptr)
+      description->set_plan_file(status.model->model->PlanFileText());
+    return absl::OkStatus();
+  };
+  const auto load = [this](const auto& wanted, auto* loaded) -> absl::Status {
+    const auto start = std::chrono::steady_clock::now();
+    DEEPPCR_ASSIGN_OR_RETURN(const ModelStatus status,
+                             context_.store.Load(wanted.model(), wanted.version()));
+    FillSummary(status, loaded->mutable_summary());
+    loaded->set_seconds(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    return absl::OkStatus();
+  };
+  const auto unload = [this](const auto& wanted, auto*) {
+    return context_.store.Unload(wanted.model(), wanted.version());
+  };
+  const auto compare = [this](UnaryCallOfQueue* call) {
+    (new CompareCall(context_, call))->Start();
+  };
+  return {QueueSolve<ForwardMethod>(context_, this, &S::RequestForward),
+          QueueSolve<GenerateMethod>(context_, this, &S::RequestGenerate),
+          QueueSolve<StreamGenerateMethod>(context_, this, &S::RequestStreamGenerate),
+          QueueSolve<GradientMethod>(context_, this, &S::RequestGradient),
+          QueueSolve<StreamGradientMethod>(context_, this, &S::RequestStreamGradient),
+          Queued(this, &S::RequestCompare, compare),
+          QueueSmall<ImmediateCall<v1::ListModelsRequest, v1::ListModelsResponse>>(
+              context_, Method::kListModels, this, &S::RequestListModels, list),
+          QueueSmall<ImmediateCall<v1::GetModelRequest, v1::GetModelResponse>>(
+              context_, Method::kGetModel, this, &S::RequestGetModel, describe),
+          QueueSmall<AdminCall<v1::LoadModelRequest, v1::LoadModelResponse>>(
+              context_, Method::kLoadModel, this, &S::RequestLoadModel, load),
+          QueueSmall<AdminCall<v1::UnloadModelRequest, v1::UnloadModelResponse>>(
+              context_, Method::kUnloadModel, this, &S::RequestUnloadModel, unload)};
 }
 
 }  // namespace deeppcr

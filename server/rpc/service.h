@@ -4,8 +4,7 @@
 
 // The RPC methods: thin. A handler parses, validates and enqueues; a worker computes and answers,
 // or, where that is quicker than waking one, the handler does. The threads that run handlers are
-// few, gRPC's (which health checks share) and those of the queue, so no handler ever blocks. None
-// throws either: gRPC would answer in its place and the call would never end.
+// few and health checks share them, so no handler ever blocks.
 
 #include <atomic>
 #include <cstdint>
@@ -80,31 +79,16 @@ SystemPreparer::Made PrepareSteps(const ServedModel& model, const SystemKey& key
 
 // All methods take and give bytes: requests are checked before they are parsed, see wire.h.
 using V1 = v1::DeepPcr;
-using RawDeepPcrService =
-    V1::WithRawMethod_Forward<V1::WithRawMethod_Generate<V1::WithRawCallbackMethod_StreamGenerate<
-        V1::WithRawCallbackMethod_Compare<V1::WithRawMethod_Gradient<
-            V1::WithRawCallbackMethod_StreamGradient<V1::WithRawCallbackMethod_ListModels<
-                V1::WithRawCallbackMethod_GetModel<V1::WithRawCallbackMethod_LoadModel<
-                    V1::WithRawCallbackMethod_UnloadModel<V1::Service>>>>>>>>>>;
+using RawDeepPcrService = V1::WithRawMethod_Forward<V1::WithRawMethod_Generate<
+    V1::WithRawMethod_StreamGenerate<V1::WithRawMethod_Compare<V1::WithRawMethod_Gradient<
+        V1::WithRawMethod_StreamGradient<V1::WithRawMethod_ListModels<V1::WithRawMethod_GetModel<
+            V1::WithRawMethod_LoadModel<V1::WithRawMethod_UnloadModel<V1::Service>>>>>>>>>>;
 
 class DeepPcrService final : public RawDeepPcrService {
  public:
-  using Reactor = grpc::ServerUnaryReactor;
-  using Rpc = grpc::CallbackServerContext;
-  using Bytes = grpc::ByteBuffer;
-
   explicit DeepPcrService(ServiceContext& context) : context_(context) {}
 
-  // Forward, Generate and Gradient.
-  std::vector<QueuedMethod> QueuedMethods();
-
-  grpc::ServerWriteReactor<Bytes>* StreamGenerate(Rpc* rpc, const Bytes* request) noexcept override;
-  Reactor* Compare(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
-  grpc::ServerWriteReactor<Bytes>* StreamGradient(Rpc* rpc, const Bytes* request) noexcept override;
-  Reactor* ListModels(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
-  Reactor* GetModel(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
-  Reactor* LoadModel(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
-  Reactor* UnloadModel(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept override;
+  std::vector<QueuedMethod> Methods();
 
  private:
   ServiceContext& context_;

@@ -88,14 +88,14 @@ class AdminCall final : public UnaryCall {
   Request request_;
 };
 
-// Starts a call of this kind, which deletes itself; returns the reactor that gRPC wants.
-template <typename Call, typename Answer>
-grpc::ServerUnaryReactor* StartUnary(ServiceContext& context, Method method, const RawCall& call,
-                                     grpc::ByteBuffer* reply, Answer answer) {
-  auto* const unary = new Call(context, method, call, reply);
-  grpc::ServerUnaryReactor* const reactor = unary->reactor();
-  unary->Start(std::move(answer));
-  return reactor;
+// A method of calls of this kind. request: the function Request... of `service`.
+template <typename Call, typename Service, typename Request, typename Answer>
+QueuedMethod QueueSmall(ServiceContext& context, Method method, Service* service, Request request,
+                        Answer answer) {
+  return Queued(service, request, [&context, method, answer](UnaryCallOfQueue* call) {
+    call->MayTakeLong();
+    (new Call(context, method, call))->Start(answer);
+  });
 }
 
 }  // namespace deeppcr

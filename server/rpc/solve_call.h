@@ -401,21 +401,12 @@ class SolveCall final : public Call,
   bool checked_ = false;
 };
 
-// Starts a call that deletes itself; returns the reactor that gRPC wants.
-template <typename M, typename... ResponderArguments>
-auto* StartSolve(ServiceContext& context, const RawCall& call, ResponderArguments&&... arguments) {
-  auto* solve = new SolveCall<M>(context, call, std::forward<ResponderArguments>(arguments)...);
-  auto* responder = solve->responder();
-  solve->Start();
-  return responder;
-}
-
-// A method whose calls come through a queue. request: asks `service` for the next one.
-template <typename M, typename Ask>
-QueuedMethod QueueSolve(ServiceContext& context, Ask request) {
-  return {std::move(request), [&context](QueuedCall* call) noexcept {
-            (new SolveCall<M>(context, {call->rpc(), call->request()}, call))->Start();
-          }};
+// A method whose calls solve. request: the function Request... of `service`.
+template <typename M, typename Service, typename Request>
+QueuedMethod QueueSolve(ServiceContext& context, Service* service, Request request) {
+  return Queued(service, request, [&context](auto* call) {
+    (new SolveCall<M>(context, {call->rpc(), call->request()}, call))->Start();
+  });
 }
 
 }  // namespace deeppcr

@@ -16,7 +16,6 @@
 #include "server/codec/reply_codec.h"
 #include "server/codec/request_codec.h"
 #include "server/observe/method.h"
-#include "server/rpc/call_queue.h"
 #include "server/rpc/parameter_gradients.h"
 #include "server/rpc/responder.h"
 #include "server/rpc/way_back.h"
@@ -31,7 +30,7 @@ template <Method method, typename RequestType, typename ReplyType, auto decode>
 struct V1Method {
   static constexpr Method kMethod = method;
   using Request = RequestType;
-  using Responder = QueuedResponder;
+  using Responder = UnaryResponder;
 
   static absl::StatusOr<SolveInput> Decode(const Request* request, const ModelInfo& info,
                                            int64_t max_message_bytes) {
@@ -101,7 +100,7 @@ struct StreamGenerateMethod : GenerateMethod {
 struct GradientMethod {
   static constexpr Method kMethod = Method::kGradient;
   using Request = v1::GradientRequest;
-  using Responder = QueuedResponder;
+  using Responder = UnaryResponder;
 
   absl::StatusOr<SolveInput> Decode(const Request* request, const ModelInfo& info,
                                     int64_t max_message_bytes) {

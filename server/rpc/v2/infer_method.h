@@ -14,7 +14,7 @@
 #include "server/codec/v2/reply.h"
 #include "server/codec/v2/request.h"
 #include "server/observe/method.h"
-#include "server/rpc/call_queue.h"
+#include "server/rpc/responder.h"
 #include "server/rpc/v2/stream.h"
 #include "server/rpc/way_back.h"
 
@@ -23,7 +23,7 @@ namespace deeppcr {
 struct InferMethod {
   static constexpr Method kMethod = Method::kModelInfer;
   using Request = inference::ModelInferRequest;
-  using Responder = QueuedResponder;
+  using Responder = UnaryResponder;
 
   absl::StatusOr<SolveInput> Decode(Request* from, const ModelInfo& info,
                                     int64_t max_message_bytes);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/rpc/v2/service.h"
 
-#include <functional>
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,23 +20,6 @@
 
 namespace deeppcr {
 namespace {
-
-using Reactor = grpc::ServerUnaryReactor;
-
-Reactor* Reply(grpc::CallbackServerContext* rpc, const google::protobuf::Message& message,
-               grpc::ByteBuffer* reply) {
-  grpc::ByteBuffer bytes = Serialize(message);
-  reply->Swap(&bytes);
-  Reactor* reactor = rpc->DefaultReactor();
-  reactor->Finish(grpc::Status::OK);
-  return reactor;
-}
-
-Reactor* Unimplemented(grpc::CallbackServerContext* rpc, const char* why) {
-  Reactor* reactor = rpc->DefaultReactor();
-  reactor->Finish({grpc::StatusCode::UNIMPLEMENTED, why});
-  return reactor;
-}
 
 constexpr char kNoSharedMemory[] =
     "this server has no shared memory with its clients: send tensors in the request";
@@ -81,148 +65,140 @@ absl::Status CheckAdmin(const Request& request) {
   return CheckModelFields(request.model_name(), 0);
 }
 
+// A method that tells of the server to whoever asks: fill(&reply).
+template <typename Reply, typename Request, typename Fill>
+QueuedMethod QueuePlain(V2Service* service, Request request, Fill fill) {
+  return Queued(service, request, [fill](UnaryCallOfQueue* call) {
+    Reply reply;
+    fill(&reply);
+    call->FinishWith(Serialize(reply));
+  });
+}
+
+template <typename Request>
+QueuedMethod QueueMissing(V2Service* service, Request request, const char* why) {
+  return Queued(service, request, [why](UnaryCallOfQueue* call) {
+    call->Finish({grpc::StatusCode::UNIMPLEMENTED, why});
+  });
+}
+
 }  // namespace
 
-Reactor* V2Service::ServerLive(Rpc* rpc, const Bytes*, Bytes* reply) noexcept {
-  inference::ServerLiveResponse message;
-  message.set_live(true);
-  return Reply(rpc, message, reply);
+std::vector<QueuedMethod> V2Service::Methods() {
+  std::vector<QueuedMethod> methods = {
+      QueueSolve<InferMethod>(context_, this, &V2Service::RequestModelInfer),
+      Queued(this, &V2Service::RequestModelStreamInfer,
+             [this](DuplexOfQueue* call) { (new V2Stream(context_, call))->Start(); })};
+  for (auto group : {&V2Service::ServerMethods, &V2Service::ModelMethods,
+                     &V2Service::RepositoryMethods, &V2Service::MissingMethods})
+    std::ranges::move((this->*group)(), std::back_inserter(methods));
+  return methods;
 }
 
-Reactor* V2Service::ServerReady(Rpc* rpc, const Bytes*, Bytes* reply) noexcept {
-  inference::ServerReadyResponse message;
-  message.set_ready(context_.Ready());
-  return Reply(rpc, message, reply);
-}
-
-Reactor* V2Service::ServerMetadata(Rpc* rpc, const Bytes*, Bytes* reply) noexcept {
-  inference::ServerMetadataResponse message;
-  FillServer(DEEPPCR_VERSION, &message);
-  return Reply(rpc, message, reply);
-}
-
-Reactor* V2Service::ModelReady(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  auto* const call = new ImmediateCall<inference::ModelReadyRequest, inference::ModelReadyResponse>(
-      context_, Method::kModelReady, {rpc, request}, reply);
-  Reactor* const reactor = call->reactor();
-  call->AnswerWhileDraining();
-  call->Start([this](const auto& wanted, auto* answer) -> absl::Status {
-    const auto model = FindNamed(context_.store, wanted);
-    if (absl::IsInvalidArgument(model.status())) return model.status();
-    answer->set_ready(model.ok() && !context_.leaving.load());
-    return absl::OkStatus();
-  });
-  return reactor;
-}
-
-Reactor* V2Service::ModelMetadata(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  return StartUnary<
-      ImmediateCall<inference::ModelMetadataRequest, inference::ModelMetadataResponse>>(
-      context_, Method::kModelMetadata, {rpc, request}, reply,
-      [this](const auto& wanted, auto* answer) -> absl::Status {
-        DEEPPCR_ASSIGN_OR_RETURN(const auto model, FindNamed(context_.store, wanted));
-        FillMetadata(*model, context_.store.List(), answer);
-        return absl::OkStatus();
-      });
-}
-
-Reactor* V2Service::ModelConfig(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  return StartUnary<ImmediateCall<inference::ModelConfigRequest, inference::ModelConfigResponse>>(
-      context_, Method::kModelConfig, {rpc, request}, reply,
-      [this](const auto& wanted, auto* answer) -> absl::Status {
-        DEEPPCR_ASSIGN_OR_RETURN(const auto model, FindNamed(context_.store, wanted));
-        FillConfig(*model, context_.schedule, context_.versions.For(model->name),
-                   answer->mutable_config());
-        return absl::OkStatus();
-      });
-}
-
-Reactor* V2Service::ModelStatistics(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  return StartUnary<
-      ImmediateCall<inference::ModelStatisticsRequest, inference::ModelStatisticsResponse>>(
-      context_, Method::kModelStatistics, {rpc, request}, reply,
-      [this](const auto& wanted, auto* answer) -> absl::Status {
-        DEEPPCR_ASSIGN_OR_RETURN(const auto models, FindAll(context_.store, wanted));
-        for (const auto& model : models) FillStatistics(*model, answer->add_model_stats());
-        return absl::OkStatus();
-      });
-}
-
-Reactor* V2Service::RepositoryIndex(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  return StartUnary<
-      ImmediateCall<inference::RepositoryIndexRequest, inference::RepositoryIndexResponse>>(
-      context_, Method::kRepositoryIndex, {rpc, request}, reply,
-      [this](const auto& wanted, auto* answer) -> absl::Status {
-        DEEPPCR_RETURN_IF_ERROR(CheckRepository(wanted.repository_name()));
-        FillIndex(context_.store.List(), wanted.ready(), answer);
-        return absl::OkStatus();
-      });
-}
-
-Reactor* V2Service::RepositoryModelLoad(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  return StartUnary<
-      AdminCall<inference::RepositoryModelLoadRequest, inference::RepositoryModelLoadResponse>>(
-      context_, Method::kRepositoryModelLoad, {rpc, request}, reply,
-      [this](const auto& wanted, auto*) -> absl::Status {
-        DEEPPCR_RETURN_IF_ERROR(CheckAdmin(wanted));
-        return context_.store.Load(wanted.model_name(), 0).status();
-      });
-}
-
-Reactor* V2Service::RepositoryModelUnload(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  return StartUnary<
-      AdminCall<inference::RepositoryModelUnloadRequest, inference::RepositoryModelUnloadResponse>>(
-      context_, Method::kRepositoryModelUnload, {rpc, request}, reply,
-      [this](const auto& wanted, auto*) -> absl::Status {
-        DEEPPCR_RETURN_IF_ERROR(CheckAdmin(wanted));
-        return context_.store.Unload(wanted.model_name(), 0);
-      });
-}
-
-std::vector<QueuedMethod> V2Service::QueuedMethods() {
-  return {QueueSolve<InferMethod>(context_, std::bind_front(&V2Service::RequestModelInfer, this))};
-}
-
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* V2Service::ModelStreamInfer(
-    Rpc* rpc) noexcept {
-  return new V2Stream(context_, rpc);
-}
-
-Reactor* V2Service::SystemSharedMemoryStatus(Rpc* rpc, const Bytes*, Bytes*) noexcept {
-  return Unimplemented(rpc, kNoSharedMemory);
-}
-Reactor* V2Service::SystemSharedMemoryRegister(Rpc* rpc, const Bytes*, Bytes*) noexcept {
-  return Unimplemented(rpc, kNoSharedMemory);
-}
-Reactor* V2Service::SystemSharedMemoryUnregister(Rpc* rpc, const Bytes*, Bytes*) noexcept {
-  return Unimplemented(rpc, kNoSharedMemory);
-}
-Reactor* V2Service::CudaSharedMemoryStatus(Rpc* rpc, const Bytes*, Bytes*) noexcept {
-  return Unimplemented(rpc, kNoSharedMemory);
-}
-Reactor* V2Service::CudaSharedMemoryRegister(Rpc* rpc, const Bytes*, Bytes*) noexcept {
-  return Unimplemented(rpc, kNoSharedMemory);
-}
-Reactor* V2Service::CudaSharedMemoryUnregister(Rpc* rpc, const Bytes*, Bytes*) noexcept {
-  return Unimplemented(rpc, kNoSharedMemory);
-}
-Reactor* V2Service::TraceSetting(Rpc* rpc, const Bytes*, Bytes*) noexcept {
-  return Unimplemented(rpc, "tracing is set where the server is started, not by its clients");
-}
-
-Reactor* V2Service::LogSettings(Rpc* rpc, const Bytes* request, Bytes* reply) noexcept {
-  auto* const call =
-      new ImmediateCall<inference::LogSettingsRequest, inference::LogSettingsResponse>(
-          context_, Method::kLogSettings, {rpc, request}, reply);
-  Reactor* const reactor = call->reactor();
-  call->StartAdmin([this](const auto& wanted, auto* answer) -> absl::Status {
+std::vector<QueuedMethod> V2Service::ServerMethods() {
+  using S = V2Service;
+  const auto set_log = [this](const auto& wanted, auto* answer) -> absl::Status {
     Logger& logger = context_.logger;
     DEEPPCR_ASSIGN_OR_RETURN(const LogLevel level, DecodeLogSettings(wanted, logger.level()));
     if (level != logger.level()) logger.SetLevel(level);
     FillLogSettings(level, answer);
     return absl::OkStatus();
-  });
-  return reactor;
+  };
+  const auto change_log = [this, set_log](UnaryCallOfQueue* call) {
+    using LogCall = ImmediateCall<inference::LogSettingsRequest, inference::LogSettingsResponse>;
+    (new LogCall(context_, Method::kLogSettings, call))->StartAdmin(set_log);
+  };
+  return {QueuePlain<inference::ServerLiveResponse>(
+              this, &S::RequestServerLive, [](auto* reply) { reply->set_live(true); }),
+          QueuePlain<inference::ServerReadyResponse>(
+              this, &S::RequestServerReady,
+              [this](auto* reply) { reply->set_ready(context_.Ready()); }),
+          QueuePlain<inference::ServerMetadataResponse>(
+              this, &S::RequestServerMetadata,
+              [](auto* reply) { FillServer(DEEPPCR_VERSION, reply); }),
+          Queued(this, &S::RequestLogSettings, change_log)};
+}
+
+std::vector<QueuedMethod> V2Service::ModelMethods() {
+  using S = V2Service;
+  const auto is_ready = [this](const auto& wanted, auto* answer) -> absl::Status {
+    const auto model = FindNamed(context_.store, wanted);
+    if (absl::IsInvalidArgument(model.status())) return model.status();
+    answer->set_ready(model.ok() && !context_.leaving.load());
+    return absl::OkStatus();
+  };
+  const auto tell_ready = [this, is_ready](UnaryCallOfQueue* call) {
+    auto* const ready =
+        new ImmediateCall<inference::ModelReadyRequest, inference::ModelReadyResponse>(
+            context_, Method::kModelReady, call);
+    ready->AnswerWhileDraining();
+    ready->Start(is_ready);
+  };
+  const auto metadata = [this](const auto& wanted, auto* answer) -> absl::Status {
+    DEEPPCR_ASSIGN_OR_RETURN(const auto model, FindNamed(context_.store, wanted));
+    FillMetadata(*model, context_.store.List(), answer);
+    return absl::OkStatus();
+  };
+  const auto config = [this](const auto& wanted, auto* answer) -> absl::Status {
+    DEEPPCR_ASSIGN_OR_RETURN(const auto model, FindNamed(context_.store, wanted));
+    FillConfig(*model, context_.schedule, context_.versions.For(model->name),
+               answer->mutable_config());
+    return absl::OkStatus();
+  };
+  const auto statistics = [this](const auto& wanted, auto* answer) -> absl::Status {
+    DEEPPCR_ASSIGN_OR_RETURN(const auto models, FindAll(context_.store, wanted));
+    for (const auto& model : models) FillStatistics(*model, answer->add_model_stats());
+    return absl::OkStatus();
+  };
+  return {
+      Queued(this, &S::RequestModelReady, tell_ready),
+      QueueSmall<ImmediateCall<inference::ModelMetadataRequest, inference::ModelMetadataResponse>>(
+          context_, Method::kModelMetadata, this, &S::RequestModelMetadata, metadata),
+      QueueSmall<ImmediateCall<inference::ModelConfigRequest, inference::ModelConfigResponse>>(
+          context_, Method::kModelConfig, this, &S::RequestModelConfig, config),
+      QueueSmall<
+          ImmediateCall<inference::ModelStatisticsRequest, inference::ModelStatisticsResponse>>(
+          context_, Method::kModelStatistics, this, &S::RequestModelStatistics, statistics)};
+}
+
+std::vector<QueuedMethod> V2Service::RepositoryMethods() {
+  using S = V2Service;
+  const auto list = [this](const auto& wanted, auto* answer) -> absl::Status {
+    DEEPPCR_RETURN_IF_ERROR(CheckRepository(wanted.repository_name()));
+    FillIndex(context_.store.List(), wanted.ready(), answer);
+    return absl::OkStatus();
+  };
+  const auto load = [this](const auto& wanted, auto*) -> absl::Status {
+    DEEPPCR_RETURN_IF_ERROR(CheckAdmin(wanted));
+    return context_.store.Load(wanted.model_name(), 0).status();
+  };
+  const auto unload = [this](const auto& wanted, auto*) -> absl::Status {
+    DEEPPCR_RETURN_IF_ERROR(CheckAdmin(wanted));
+    return context_.store.Unload(wanted.model_name(), 0);
+  };
+  return {
+      QueueSmall<
+          ImmediateCall<inference::RepositoryIndexRequest, inference::RepositoryIndexResponse>>(
+          context_, Method::kRepositoryIndex, this, &S::RequestRepositoryIndex, list),
+      QueueSmall<
+          AdminCall<inference::RepositoryModelLoadRequest, inference::RepositoryModelLoadResponse>>(
+          context_, Method::kRepositoryModelLoad, this, &S::RequestRepositoryModelLoad, load),
+      QueueSmall<AdminCall<inference::RepositoryModelUnloadRequest,
+                           inference::RepositoryModelUnloadResponse>>(
+          context_, Method::kRepositoryModelUnload, this, &S::RequestRepositoryModelUnload,
+          unload)};
+}
+
+std::vector<QueuedMethod> V2Service::MissingMethods() {
+  using S = V2Service;
+  return {QueueMissing(this, &S::RequestSystemSharedMemoryStatus, kNoSharedMemory),
+          QueueMissing(this, &S::RequestSystemSharedMemoryRegister, kNoSharedMemory),
+          QueueMissing(this, &S::RequestSystemSharedMemoryUnregister, kNoSharedMemory),
+          QueueMissing(this, &S::RequestCudaSharedMemoryStatus, kNoSharedMemory),
+          QueueMissing(this, &S::RequestCudaSharedMemoryRegister, kNoSharedMemory),
+          QueueMissing(this, &S::RequestCudaSharedMemoryUnregister, kNoSharedMemory),
+          QueueMissing(this, &S::RequestTraceSetting,
+                       "tracing is set where the server is started, not by its clients")};
 }
 
 }  // namespace deeppcr

@@ -34,27 +34,29 @@ void V2StreamResponder::Respond(const grpc::Status& status, grpc::ByteBuffer&& r
   stream_.Answer(this, std::move(reply));
 }
 
-V2Stream::V2Stream(ServiceContext& context, grpc::CallbackServerContext* rpc)
-    : context_(context), rpc_(rpc) {
+V2Stream::V2Stream(ServiceContext& context, DuplexOfQueue* call) : context_(context), call_(*call) {
+  call_.ReportTo(this);
   context_.streams.fetch_add(1);
   // gRPC makes the map of the metadata when it is first asked for, without a lock; the calls of the
   // stream ask on any thread.
-  rpc_->client_metadata();
+  call_.rpc()->client_metadata();
+}
+
+void V2Stream::Start() {
   if (const absl::Status status = Admit(); !status.ok()) {
     context_.metrics.CountRequest("", Method::kModelStreamInfer, status.raw_code());
     finished_ = ended_ = true;
-    Finish(ToGrpcStatus(status));
-    return;
+    return call_.Finish(ToGrpcStatus(status));
   }
   reading_ = true;
-  StartRead(&read_);
+  call_.Read(&read_);
 }
 
 // A stream may stay open without a request, so it must be its caller's to open, and there are as
 // many as a quarter of the memory for requests would hold. They take nothing of that: idle streams
 // would keep requests out.
 absl::Status V2Stream::Admit() {
-  DEEPPCR_RETURN_IF_ERROR(CheckCaller(context_.authorizer, *rpc_, Role::kInfer));
+  DEEPPCR_RETURN_IF_ERROR(CheckCaller(context_.authorizer, *call_.rpc(), Role::kInfer));
   const int64_t most = std::max(kLeastStreams, context_.batcher.max_bytes() / 4 / kBytesOfAStream);
   if (context_.streams.load() <= most) return absl::OkStatus();
   return absl::ResourceExhaustedError(StrCat("the server has ", most, " open streams already"));
@@ -78,7 +80,7 @@ void V2Stream::Answer(V2StreamResponder* responder, grpc::ByteBuffer&& reply) {
 
 void V2Stream::OnReadDone(bool ok) {
   if (ok) {
-    auto* call = new SolveCall<StreamInferMethod>(context_, {rpc_, &read_}, *this);
+    auto* call = new SolveCall<StreamInferMethod>(context_, {call_.rpc(), &read_}, *this);
     Open(call->responder());
     call->Start();
   }
@@ -144,13 +146,13 @@ void V2Stream::Give(Next next) {
   while (true) {
     if (next.read) {
       read_.Clear();
-      StartRead(&read_);
+      call_.Read(&read_);
     }
     if (next.write != nullptr) {
       next.write->call_.OnTurn(static_cast<int64_t>(written_.Length()));
-      StartWrite(&written_);
+      call_.Write(written_);
     }
-    if (next.finish) Finish(grpc::Status::OK);
+    if (next.finish) call_.Finish(grpc::Status::OK);
     if (next.done.empty()) return;
     // The stream outlives its requests' calls.
     for (V2StreamResponder* responder : next.done) responder->call_.OnDone();

@@ -5,13 +5,13 @@
 // ModelStreamInfer: many requests on one stream, computed as they come and answered in their order.
 // To the rest of the server each request is a call of its own.
 
-#include <grpcpp/grpcpp.h>
-
 #include <deque>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "grpcpp/grpcpp.h"
+#include "server/rpc/call_queue.h"
 #include "server/rpc/responder.h"
 #include "server/rpc/service.h"
 
@@ -40,21 +40,23 @@ class V2StreamResponder final : public Responder {
 };
 
 // Reads on while fewer than kMostOpen requests are open; otherwise the client waits to be read.
-class V2Stream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+class V2Stream final : QueuedEvents {
  public:
   static constexpr size_t kMostOpen = 64;
 
-  V2Stream(ServiceContext& context, grpc::CallbackServerContext* rpc);
+  V2Stream(ServiceContext& context, DuplexOfQueue* call);
 
+  // Begins to read, or refuses the stream, which may be gone afterwards.
+  void Start();
   void Answer(V2StreamResponder* responder, grpc::ByteBuffer&& reply);
+
+ private:
+  ~V2Stream() = default;
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
-
- private:
-  ~V2Stream() override = default;
 
   // The next things for gRPC, taken with the lock held and given without: they may end the stream,
   // and this object with it, before gRPC's function returns.
@@ -71,7 +73,7 @@ class V2Stream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::By
   void Give(Next next);
 
   ServiceContext& context_;
-  grpc::CallbackServerContext* const rpc_;
+  DuplexOfQueue& call_;
   std::mutex mutex_;
   std::deque<V2StreamResponder*> open_;  // in the order of their requests
   grpc::ByteBuffer read_, written_;

@@ -19,15 +19,20 @@
 #include "deeppcr/v1/deeppcr.grpc.pb.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
+#include "inference/grpc_service.grpc.pb.h"
+#include "server/rpc/responder.h"
+#include "tests/server/rpc/queue_server.h"
 
 namespace deeppcr {
 namespace {
 
 using std::chrono::milliseconds;
 using ForwardService = v1::DeepPcr::WithRawMethod_Forward<v1::DeepPcr::Service>;
+using StreamService = inference::GRPCInferenceService::WithRawMethod_ModelStreamInfer<
+    inference::GRPCInferenceService::Service>;
 
 constexpr char kForward[] = "/deeppcr.v1.DeepPcr/Forward";
-constexpr int kMaxMessage = 1 << 20, kThreads = 3;
+constexpr int kMaxMessage = QueueServer::kMaxMessage, kThreads = QueueServer::kThreads;
 
 grpc::ByteBuffer BytesOf(const std::string& text) {
   const grpc::Slice slice(text);
@@ -59,7 +64,7 @@ struct EventCounts {
 // A call that is gone once it is done, like those of the server.
 class EchoCall final : public CallEvents {
  public:
-  EchoCall(EventCounts& record, QueuedCall* call)
+  EchoCall(EventCounts& record, UnaryCallOfQueue* call)
       : record_(record),
         request(TextOf(*call->request())),
         rpc(call->rpc()),
@@ -84,30 +89,14 @@ class EchoCall final : public CallEvents {
  public:
   const std::string request;
   grpc::ServerContext* const rpc;
-  QueuedResponder responder;  // last: events come from here on
+  UnaryResponder responder;
 };
 
 class CallQueueTest : public ::testing::Test {
  protected:
-  CallQueueTest() {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.SetMaxReceiveMessageSize(kMaxMessage);
-    builder.RegisterService(&service_);
-    queue_ = std::make_unique<CallQueue>(kThreads);
-    queue_->AddTo(&builder);
-    server_ = builder.BuildAndStart();
-    queue_->Start({{std::bind_front(&ForwardService::RequestForward, &service_),
-                    [this](QueuedCall* queued) { Take(queued); }}});
-    channel_ = grpc::CreateChannel(address(), grpc::InsecureChannelCredentials());
-  }
-  ~CallQueueTest() override { server_->Shutdown(std::chrono::system_clock::now()); }
-
-  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
-
   // Echoes calls, but for those that a test answers by itself.
-  void Take(QueuedCall* queued) {
-    if (before_binding) before_binding(*queued);
+  void Take(UnaryCallOfQueue* queued) {
+    if (in_handler) in_handler(*queued);
     auto* call = new EchoCall(record_, queued);
     if (call->request.starts_with("keep")) {
       const std::lock_guard lock(record_.mutex);
@@ -159,13 +148,14 @@ class CallQueueTest : public ::testing::Test {
 
   EventCounts record_;
   std::deque<EchoCall*> kept_;  // guarded by the record's mutex
-  std::function<void(QueuedCall&)> before_binding;
+  std::function<void(UnaryCallOfQueue&)> in_handler;
   std::shared_ptr<grpc::Channel> channel_of_call;  // null: channel_
-  int port_ = 0;
   ForwardService service_;
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<CallQueue> queue_;  // goes before the server
-  std::shared_ptr<grpc::Channel> channel_;
+  QueueServer server_{&service_,
+                      {Queued(&service_, &ForwardService::RequestForward,
+                              [this](UnaryCallOfQueue* queued) { Take(queued); })}};
+  std::shared_ptr<grpc::Channel> channel_ =
+      grpc::CreateChannel(server_.address(), grpc::InsecureChannelCredentials());
 };
 
 TEST_F(CallQueueTest, AnswersAndTellsOfTheEnd) {
@@ -210,25 +200,30 @@ TEST_F(CallQueueTest, HoldsMoreCallsThanItAsksFor) {
   EXPECT_TRUE(record_.Wait(&record_.done, kCalls));
 }
 
-// Handlers that take long, as those of large requests do, keep nobody waiting while a thread is
-// free.
+// Handlers that take long, by what they say or by the size of the request, keep nobody waiting while
+// a thread is free.
 TEST_F(CallQueueTest, GoesOnWhileAllThreadsButOneAreHeld) {
   std::mutex held;
   held.lock();
   std::atomic<int> holding = 0;
-  before_binding = [&](QueuedCall& call) {
-    if (TextOf(*call.request()) != "hold") return;
+  in_handler = [&](UnaryCallOfQueue& call) {
+    const std::string request = TextOf(*call.request());
+    if (!request.starts_with("hold")) return;
+    if (request == "hold") call.MayTakeLong();
     ++holding;
     const std::lock_guard wait(held);
   };
   std::vector<std::thread> clients;
   for (int i = 0; i < kThreads - 1; ++i)
-    clients.emplace_back([this] { EXPECT_EQ(Call("hold").reply, "hold"); });
+    clients.emplace_back([this, i] {
+      const std::string request = i % 2 == 0 ? "hold" : "hold" + std::string(100'000, '.');
+      EXPECT_EQ(Call(request).reply, request);
+    });
   while (holding.load() < kThreads - 1) std::this_thread::sleep_for(milliseconds(1));
   for (int i = 0; i < 10; ++i) {
     // On a connection of its own, and on that of those which are held.
     channel_of_call =
-        grpc::CreateCustomChannel(address(), grpc::InsecureChannelCredentials(), OwnConnection(i));
+        grpc::CreateCustomChannel(server_.address(), grpc::InsecureChannelCredentials(), OwnConnection(i));
     EXPECT_EQ(Call("another").reply, "another");
     channel_of_call = nullptr;
     EXPECT_EQ(Call("the same").reply, "the same");
@@ -251,13 +246,16 @@ TEST_F(CallQueueTest, TellsOfACancellation) {
   EXPECT_TRUE(record_.Wait(&record_.done, 1));
 }
 
-// The end of the call comes on one thread before another has made the call that is to hear of it.
+// The end of the call comes on one thread while another runs the handler: it is told after that.
 TEST_F(CallQueueTest, TellsOfACancellationThatCameFirst) {
   grpc::ClientContext context;
-  before_binding = [&](QueuedCall& call) {
+  in_handler = [&](UnaryCallOfQueue& call) {
+    call.MayTakeLong();  // so that another thread hears of it
     context.TryCancel();
     while (!call.rpc()->IsCancelled()) std::this_thread::sleep_for(milliseconds(1));
     std::this_thread::sleep_for(milliseconds(20));
+    const std::lock_guard lock(record_.mutex);
+    EXPECT_EQ(record_.cancelled, 0);
   };
   EXPECT_FALSE(Call("keep", &context).status.ok());
   ASSERT_TRUE(record_.Wait(&record_.cancelled, 1));
@@ -283,8 +281,8 @@ TEST_F(CallQueueTest, LosesNoCallInAStormOfCancellations) {
     });
   for (std::thread& client : clients) client.join();
   EXPECT_EQ(Call("still there").reply, "still there");
-  server_->Shutdown(std::chrono::system_clock::now());
-  EXPECT_TRUE(queue_->Stop(std::chrono::seconds(30)));
+  server_.Shutdown();
+  EXPECT_TRUE(server_.queue().Stop(std::chrono::seconds(30)));
   EXPECT_EQ(record_.done, record_.arrived);
 }
 
@@ -320,19 +318,142 @@ TEST_F(CallQueueTest, GoesOnAfterCallsWithoutAMessage) {
 TEST_F(CallQueueTest, StopsOnceEveryCallIsAnswered) {
   std::thread client([this] { EXPECT_FALSE(Call("keep").status.ok()); });
   ASSERT_TRUE(record_.Wait(&record_.arrived, 1));
-  server_->Shutdown(std::chrono::system_clock::now());
+  server_.Shutdown();
   EXPECT_TRUE(record_.Wait(&record_.cancelled, 1));
   client.join();
 
-  EXPECT_FALSE(queue_->Stop(milliseconds(50)));
+  EXPECT_FALSE(server_.queue().Stop(milliseconds(50)));
   Kept()->responder.Respond({grpc::StatusCode::CANCELLED, ""}, {});
-  EXPECT_TRUE(queue_->Stop(std::chrono::seconds(30)));
+  EXPECT_TRUE(server_.queue().Stop(std::chrono::seconds(30)));
   EXPECT_EQ(record_.done, 1);
+}
+
+// Handlers that come faster than they are done leave no thread idle: one that sleeps has another
+// lead, though it has not said that it may take long.
+TEST_F(CallQueueTest, LetsAnotherLeadWhileEventsWait) {
+  std::atomic<int> at_work = 0, most = 0;
+  in_handler = [&](UnaryCallOfQueue&) {
+    const int now = ++at_work;
+    for (int before = most.load(); before < now && !most.compare_exchange_weak(before, now);) {
+    }
+    std::this_thread::sleep_for(milliseconds(2));
+    --at_work;
+  };
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 16; ++i)
+    clients.emplace_back([this] {
+      for (int k = 0; k < 20; ++k) EXPECT_EQ(Call("request").reply, "request");
+    });
+  for (std::thread& client : clients) client.join();
+  EXPECT_GT(most.load(), 1);
+}
+
+// A stream of messages that answers each with itself, and ends with a message of its own.
+class EchoStream final : QueuedEvents {
+ public:
+  EchoStream(EventCounts& record, DuplexOfQueue* call) : record_(record), call_(*call) {
+    call_.ReportTo(this);
+  }
+  void Start() { call_.Read(&message_); }
+
+ private:
+  ~EchoStream() = default;
+
+  void OnReadDone(bool ok) override {
+    if (ok) return call_.Write(message_);
+    if (broken_) return call_.Finish(grpc::Status::CANCELLED);
+    call_.FinishWith(BytesOf("the end"));
+  }
+  void OnWriteDone(bool ok) override {
+    broken_ = broken_ || !ok;
+    message_.Clear();
+    call_.Read(&message_);
+  }
+  void OnCancel() override { record_.Count(&record_.cancelled); }
+  void OnDone() override {
+    EventCounts& record = record_;
+    delete this;
+    record.Count(&record.done);
+  }
+
+  EventCounts& record_;
+  DuplexOfQueue& call_;
+  grpc::ByteBuffer message_;
+  bool broken_ = false;
+};
+
+class StreamOfQueueTest : public ::testing::Test {
+ protected:
+  using Stream = grpc::ClientReaderWriter<inference::ModelInferRequest,
+                                          inference::ModelStreamInferResponse>;
+
+  std::unique_ptr<Stream> Open(grpc::ClientContext* context) {
+    return stub_->ModelStreamInfer(context);
+  }
+  static inference::ModelInferRequest MessageOf(int number, size_t padding = 0) {
+    // What comes back is read as a reply, whose first field is text too.
+    inference::ModelInferRequest message;
+    message.set_model_name(std::to_string(number) + std::string(padding, '.'));
+    return message;
+  }
+
+  EventCounts record_;
+  StreamService service_;
+  QueueServer server_{&service_,
+                      {Queued(&service_, &StreamService::RequestModelStreamInfer,
+                              [this](DuplexOfQueue* call) {
+                                (new EchoStream(record_, call))->Start();
+                              })},
+                      /*leaders=*/2};
+  std::unique_ptr<inference::GRPCInferenceService::Stub> stub_ =
+      inference::GRPCInferenceService::NewStub(
+          grpc::CreateChannel(server_.address(), grpc::InsecureChannelCredentials()));
+};
+
+TEST_F(StreamOfQueueTest, ReadsAndWritesUntilTheEnd) {
+  grpc::ClientContext context;
+  const auto stream = Open(&context);
+  inference::ModelStreamInferResponse reply;
+  for (int i = 0; i < 200; ++i) {
+    const size_t padding = i % 10 == 0 ? 100'000 : 0;
+    ASSERT_TRUE(stream->Write(MessageOf(i, padding)));
+    ASSERT_TRUE(stream->Read(&reply));
+    EXPECT_EQ(reply.error_message(), MessageOf(i, padding).model_name());
+  }
+  EXPECT_EQ(record_.done, 0);
+  stream->WritesDone();
+  // No field has the number that its first byte stands for.
+  EXPECT_FALSE(stream->Read(&reply));
+  stream->Finish();
+  EXPECT_TRUE(record_.Wait(&record_.done, 1));
+  EXPECT_EQ(record_.cancelled, 0);
+}
+
+TEST_F(StreamOfQueueTest, EndsWhereverItIsCancelled) {
+  constexpr int kClients = 6, kRounds = 50;
+  std::vector<std::thread> clients;
+  for (int t = 0; t < kClients; ++t)
+    clients.emplace_back([this, t] {
+      for (int round = 0; round < kRounds; ++round) {
+        grpc::ClientContext context;
+        const auto stream = Open(&context);
+        const int written = (t + round) % 4;
+        for (int i = 0; i < written; ++i) stream->Write(MessageOf(i));
+        inference::ModelStreamInferResponse reply;
+        if (written > 0 && round % 2 == 0) stream->Read(&reply);
+        context.TryCancel();
+        EXPECT_FALSE(stream->Finish().ok());
+      }
+    });
+  for (std::thread& client : clients) client.join();
+  server_.Shutdown();
+  EXPECT_TRUE(server_.queue().Stop(std::chrono::seconds(30)));
+  EXPECT_EQ(record_.done, record_.cancelled);
 }
 
 TEST(CallQueueWithoutServerTest, Ends) {
   grpc::ServerBuilder builder;
-  CallQueue queue(5);
+  CallQueue queue(5, 2);
   queue.AddTo(&builder);
 }
 

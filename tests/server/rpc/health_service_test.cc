@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/server/rpc/queue_server.h"
+
 namespace deeppcr {
 namespace {
 
@@ -19,17 +21,6 @@ using grpc::health::v1::HealthCheckResponse;
 
 class HealthServiceTest : public ::testing::Test {
  protected:
-  HealthServiceTest() {
-    grpc::ServerBuilder builder;
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    stub_ = Health::NewStub(server_->InProcessChannel({}));
-  }
-  ~HealthServiceTest() override {
-    server_->Shutdown(std::chrono::system_clock::now());
-    server_->Wait();
-  }
-
   // The status of a name, or -1 if it is unknown.
   int Check(const std::string& name) {
     grpc::ClientContext context;
@@ -59,8 +50,8 @@ class HealthServiceTest : public ::testing::Test {
   }
 
   HealthService service_;
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<Health::Stub> stub_;
+  QueueServer server_{&service_, service_.Methods()};
+  std::unique_ptr<Health::Stub> stub_ = Health::NewStub(server_.InProcess());
 };
 
 TEST_F(HealthServiceTest, KnowsWhatIsPublishedAndNoMore) {
@@ -94,7 +85,7 @@ TEST_F(HealthServiceTest, RequestsAreShortAndAreSuch) {
   const std::string invalid("\x0a\x02\xff\xfe", 4), cut("\x0a\x05x", 3);
   for (const std::string& bytes : {std::string(1 << 20, 'x'), invalid, cut}) {
     for (const char* method : {"Check", "Watch"}) {
-      grpc::GenericStub stub(server_->InProcessChannel({}));
+      grpc::GenericStub stub(server_.InProcess());
       grpc::ClientContext context;
       grpc::CompletionQueue queue;
       const grpc::Slice slice(bytes);

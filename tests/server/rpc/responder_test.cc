@@ -17,11 +17,12 @@
 #include <vector>
 
 #include "deeppcr/v1/deeppcr.grpc.pb.h"
+#include "tests/server/rpc/queue_server.h"
 
 namespace deeppcr {
 namespace {
 
-using RawService = v1::DeepPcr::WithRawCallbackMethod_StreamGenerate<v1::DeepPcr::Service>;
+using RawService = v1::DeepPcr::WithRawMethod_StreamGenerate<v1::DeepPcr::Service>;
 
 grpc::ByteBuffer Bytes(const v1::StreamGenerateResponse& event) {
   const std::string bytes = event.SerializeAsString();
@@ -73,7 +74,8 @@ class Record {
 // finds any later access.
 class TestCall final : public CallEvents {
  public:
-  explicit TestCall(std::shared_ptr<Record> record) : record_(std::move(record)) {}
+  TestCall(std::shared_ptr<Record> record, StreamOfQueue* call)
+      : responder(*this, call), record_(std::move(record)) {}
 
   void OnCancelled() override { record_->Cancelled(); }
   void OnDone() override {
@@ -82,7 +84,7 @@ class TestCall final : public CallEvents {
     record->Done();
   }
 
-  StreamResponder responder{*this};
+  StreamResponder responder;
 
  private:
   ~TestCall() = default;
@@ -99,16 +101,9 @@ struct Accepted {
 
 class TestService final : public RawService {
  public:
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* StreamGenerate(grpc::CallbackServerContext*,
-                                                             const grpc::ByteBuffer*) override {
-    const auto record = std::make_shared<Record>();
-    auto* call = new TestCall(record);
-    StreamResponder* const reactor = &call->responder;
-    if (in_handler) in_handler(*reactor);
-    const std::lock_guard lock(mutex_);
-    calls_.push_back({call, record});
-    arrived_.notify_all();
-    return reactor;
+  std::vector<QueuedMethod> Methods() {
+    return {Queued(this, &TestService::RequestStreamGenerate,
+                   [this](StreamOfQueue* call) { Take(call); })};
   }
 
   Accepted Next() {
@@ -125,6 +120,15 @@ class TestService final : public RawService {
   std::function<void(StreamResponder&)> in_handler;
 
  private:
+  void Take(StreamOfQueue* stream) {
+    const auto record = std::make_shared<Record>();
+    auto* call = new TestCall(record, stream);
+    if (in_handler) in_handler(call->responder);
+    const std::lock_guard lock(mutex_);
+    calls_.push_back({call, record});
+    arrived_.notify_all();
+  }
+
   std::mutex mutex_;
   std::condition_variable arrived_;
   std::deque<Accepted> calls_;
@@ -163,28 +167,18 @@ class Client {
 
 class ResponderTest : public ::testing::Test {
  protected:
-  ResponderTest() {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    stub_ = v1::DeepPcr::NewStub(server_->InProcessChannel({}));
-  }
-  ~ResponderTest() override { server_->Shutdown(); }
-
   // A client that limits how much it is sent before it reads.
   std::unique_ptr<v1::DeepPcr::Stub> OverTcp() const {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65535);
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     return v1::DeepPcr::NewStub(grpc::CreateCustomChannel(
-        "127.0.0.1:" + std::to_string(port_), grpc::InsecureChannelCredentials(), arguments));
+        server_.address(), grpc::InsecureChannelCredentials(), arguments));
   }
 
-  int port_ = 0;
   TestService service_;
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<v1::DeepPcr::Stub> stub_;
+  QueueServer server_{&service_, service_.Methods()};
+  std::unique_ptr<v1::DeepPcr::Stub> stub_ = v1::DeepPcr::NewStub(server_.InProcess());
 };
 
 // Waits until the client has read what was written; true if it has.
@@ -424,25 +418,6 @@ TEST_F(ResponderTest, NoRaceOfWritesCancelAndAnswerLosesTheEnd) {
     solve.join();
     EXPECT_TRUE(call.record->WaitForDone()) << round;
   }
-}
-
-TEST(UnaryResponderTest, GivesTheReplyAndTellsWhatHappens) {
-  struct Events final : CallEvents {
-    void OnCancelled() override { cancelled = true; }
-    void OnDone() override { done = true; }
-    bool cancelled = false, done = false;
-  } events;
-  grpc::ByteBuffer reply;
-  UnaryResponder responder(events, &reply);
-  responder.OnCancel();
-  EXPECT_TRUE(events.cancelled);
-  EXPECT_FALSE(events.done);
-
-  responder.Respond(grpc::Status::OK, ReplyBytes());  // gRPC is told once it binds the reactor
-
-  EXPECT_EQ(reply.Length(), ReplyBytes().Length());
-  responder.OnDone();
-  EXPECT_TRUE(events.done);
 }
 
 }  // namespace
