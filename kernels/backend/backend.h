@@ -156,9 +156,11 @@ struct SpaceLimits {
 
 // Best distribution of the samples of a batch over spaces.
 struct Grouping {
-  int32_t sequential = 1;      // samples that a space advances together, at most
-  int32_t iterative = 1;       // samples that a space iterates on together, at most
-  int64_t worthwhile = 1;      // sequential samples that are worth a thread of their own
+  int32_t sequential = 1;  // samples that a space advances together, at most
+  int32_t iterative = 1;   // samples that a space iterates on together, at most
+  int64_t worthwhile = 1;  // sequential samples that are worth a thread of their own
+  // Sequential samples advance in about the time of the next multiple of it, where they are more.
+  int32_t multiple = 1;
   int32_t spaces = INT32_MAX;  // spaces that one batch can use at a time
   // True if steps in sequential mode, or passes in iterative mode, have pieces that are worth
   // sharing among threads (SolveSpace::SetTeam).

@@ -38,6 +38,7 @@ class CpuSystem final : public System {
   Grouping grouping() const override {
     return {.sequential = packed_->group,
             .worthwhile = SamplesWorthAThread(packed_->shape),
+            .multiple = packed_->group_multiple,
             .shares_steps = packed_->shares_steps,
             .shares_passes = packed_->shares_passes};
   }

@@ -400,9 +400,17 @@ inline void DotsOfColumns(const float* matrix, int64_t width, int64_t count, con
 // ------------------------------------------------------------------------------------------------------
 
 template <int W>
-inline constexpr Kernels kTable = {&Advance<W>,    &Propagate<W>, &Apply<W>,           &Update<W>,
-                                   &ActivateArray, &Retreat<W>,   &DifferentiateArray, &AddOuters,
-                                   &SumColumns,    &DotsOfColumns};
+inline constexpr Kernels kTable = {&Advance<W>,
+                                   &Propagate<W>,
+                                   &Apply<W>,
+                                   &Update<W>,
+                                   &ActivateArray,
+                                   &Retreat<W>,
+                                   &DifferentiateArray,
+                                   &AddOuters,
+                                   &SumColumns,
+                                   &DotsOfColumns,
+                                   Shape<W>::kPadsEights ? 4 : 1};
 
 inline Kernels TableFor(int64_t width) {
   switch (width) {

@@ -109,6 +109,7 @@ class PackedSystem {
   SystemShape shape;
   int64_t width = 0;                                 // PaddedWidth(state_dim)
   int32_t group = kSequentialGroup;                  // samples that are advanced together, at most
+  int32_t group_multiple = 1;                        // see Grouping::multiple
   bool shares_steps = false, shares_passes = false;  // see Grouping
   Kernels kernels = {};                              // for `width`
   AffineGuess guess;                                 // may be empty

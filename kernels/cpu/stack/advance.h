@@ -152,7 +152,7 @@ int64_t AdvanceBy(const LayersView& layers, float* states, float* scratch, int32
                                   TracesFrom(traces, next)));
     next = n;
   };
-  if constexpr (Shape<W>::kPads && Shape<W>::kVectors == 1) {
+  if constexpr (Shape<W>::kPadsEights) {
     if (rest() >= 6) pad(std::integral_constant<int, 8>{});
   }
   add(AdvanceGroups<W, 4, Rule>(layers, states, scratch, n, begin, end, traces, &next));

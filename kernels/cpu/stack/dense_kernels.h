@@ -32,6 +32,7 @@ struct Shape {
   // Three samples take longer than four where four share the weights in registers, and six of one
   // vector each take longer than eight (measured on Zen 4). For states that are replaced in place.
   static constexpr bool kPads = kNativeLanes > 4 && W > 0 && kVectors* kLanes == W;
+  static constexpr bool kPadsEights = kPads && kVectors == 1;
   // A narrow state stays in registers from step to step. Its first lanes are broadcast from there,
   // as a value can only be loaded some ten cycles after its store, which is soon enough for the
   // other lanes. The bits are the same.
