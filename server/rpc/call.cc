@@ -162,7 +162,6 @@ absl::Status Call::Parse(google::protobuf::Message* request) {
   if (context_.draining.load() && !answers_always_) {
     return absl::UnavailableError("the server is starting or shutting down");
   }
-  // A call that is cancelled before its message has come gets an empty one.
   const bool cancelled = token_.cancelled() && !answers_always_;
   if (cancelled || rpc_->IsCancelled()) return absl::CancelledError("cancelled");
   // The request is the handler's, though gRPC passes it as const; of no use once it is parsed.

@@ -16,10 +16,11 @@ constexpr int kAskedFor = 32;
 constexpr size_t kShortMessage = size_t{32} << 10;
 bool IsLong(const grpc::ByteBuffer& message) { return message.Length() > kShortMessage; }
 
-// So many events in a row that were there within this time are a sign that more of them wait. What
-// one and two leaders cost few clients and many: tests/bench/results/NOTES.md.
+// So many events in a row that were there within this time are a sign that more of them wait, and
+// so is one that took so long: meanwhile nobody looked for others. What one and two leaders cost
+// few clients and many: tests/bench/results/NOTES.md.
 constexpr int kEventsInARow = 4;
-constexpr std::chrono::microseconds kAtOnce(10);
+constexpr std::chrono::microseconds kAtOnce(10), kLong(100);
 
 constexpr std::chrono::milliseconds kLookInterval(2);
 
@@ -68,14 +69,17 @@ void CallQueue::Run() {
   void* tag = nullptr;
   bool ok = false;
   int come_at_once = 0;
+  bool took_long = false;
   while (true) {
     Lead();
     const Clock::time_point asked = Clock::now();
     if (!queue_->Next(&tag, &ok)) break;
-    come_at_once = Clock::now() - asked < kAtOnce ? come_at_once + 1 : 0;
-    if (come_at_once >= kEventsInARow) Follow();
+    const Clock::time_point came = Clock::now();
+    come_at_once = came - asked < kAtOnce ? come_at_once + 1 : 0;
+    if (come_at_once >= kEventsInARow || took_long) Follow();
     const auto* event = static_cast<AnyQueuedCall::Event*>(tag);
     (event->call->*event->member)(ok);
+    took_long = Clock::now() - came > kLong;
   }
   Follow();
 }
@@ -115,7 +119,7 @@ void AnyQueuedCall::OnArrival(bool ok) {
 }
 
 void AnyQueuedCall::OnRead(bool ok) {
-  if (ok && IsLong(*reading_)) MayTakeLong();
+  if (ok && IsLong(*message_)) MayTakeLong();
   events_->OnReadDone(ok);
   Release();
 }

@@ -47,9 +47,10 @@ using QueuedMethod = std::function<void(CallQueue&)>;
 
 // The queue and its threads. A few of them lead: they wait for events, and do themselves what is
 // soon done, since to wake another thread takes longer. A leader lets another thread lead before it
-// does what may take long, and while events come faster than it does them. One queue for all calls,
-// so that none waits for those of one connection while a thread has nothing to do. Thread-safe but
-// for AddTo and Start.
+// does what may take long, and where events seem to wait. gRPC's own work for a connection (reads,
+// TLS, what a write left) is done by whoever waits in it, and no other leads meanwhile. One queue
+// for all calls, so that none waits for those of one connection while a thread has nothing to do.
+// Thread-safe but for AddTo and Start.
 class CallQueue {
  public:
   // threads: at least 1. leaders: of these, at most so many wait for events at a time.
@@ -111,7 +112,7 @@ class AnyQueuedCall {
   virtual ~AnyQueuedCall() = default;
 
   // Has the next call of this method asked for, and calls the handler with this one.
-  virtual void Begin() = 0;
+  virtual void Begin() noexcept = 0;
 
   // Counts one event more that has to come before the call may go.
   void Await() { awaited_.fetch_add(1); }
@@ -125,7 +126,7 @@ class AnyQueuedCall {
   CallQueue& owner_;
   grpc::ServerContext rpc_;
   grpc::ByteBuffer request_;
-  const grpc::ByteBuffer* reading_ = nullptr;
+  const grpc::ByteBuffer* message_ = nullptr;  // that is being read
   Event arrival_{this, &AnyQueuedCall::OnArrival};
   Event read_{this, &AnyQueuedCall::OnRead};
   Event written_{this, &AnyQueuedCall::OnWritten};
@@ -151,40 +152,38 @@ class AnyQueuedCall {
 template <typename Writer>
 class QueuedCall final : public AnyQueuedCall {
  public:
-  static constexpr bool kReads =
-      requires(Writer writer, grpc::ByteBuffer* message) { writer.Read(message, nullptr); };
-  static constexpr bool kStreams =
-      requires(Writer writer, const grpc::ByteBuffer& message) { writer.Write(message, nullptr); };
+  static constexpr bool kReads = requires(Writer writer, grpc::ByteBuffer* message) {
+    writer.Read(message, nullptr);
+  };
+  static constexpr bool kStreams = requires(Writer writer, const grpc::ByteBuffer& message) {
+    writer.Write(message, nullptr);
+  };
 
   // Asks gRPC for one call more: the function Request... of a service.
   using Ask = std::function<void(grpc::ServerContext*, grpc::ByteBuffer*, Writer*,
                                  grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void* tag)>;
   // Begins to serve a call, which Finish ends, now or from any thread. Never blocks, as the threads
-  // are few, and never throws, as nobody would end the call.
+  // are few, and never throws, which would end the server.
   using Handler = std::function<void(QueuedCall*)>;
-  struct Method {
+  struct Source {
     Ask ask;
     Handler handle;
   };
 
-  // Asks for one call more; `method` is there until it has ended.
-  static void AskFor(const Method& method, CallQueue& owner) {
-    auto* const call = new QueuedCall(method, owner);
-    method.ask(&call->rpc_, &call->request_, &call->writer_, owner.queue(), owner.queue(),
+  // Asks for one call more; `source` is there until it has ended.
+  static void AskFor(const Source& source, CallQueue& owner) {
+    auto* const call = new QueuedCall(source, owner);
+    source.ask(&call->rpc_, &call->request_, &call->writer_, owner.queue(), owner.queue(),
                &call->arrival_);
   }
 
   // The message has to stay until OnReadDone.
-  void Read(grpc::ByteBuffer* message)
-    requires kReads
-  {
+  void Read(grpc::ByteBuffer* message) requires kReads {
     Await();
-    reading_ = message;
+    message_ = message;
     writer_.Read(message, &read_);
   }
-  void Write(const grpc::ByteBuffer& message)
-    requires kStreams
-  {
+  void Write(const grpc::ByteBuffer& message) requires kStreams {
     Await();
     writer_.Write(message, &written_);
   }
@@ -206,30 +205,29 @@ class QueuedCall final : public AnyQueuedCall {
   }
 
  private:
-  QueuedCall(const Method& method, CallQueue& owner) : AnyQueuedCall(owner), method_(method) {}
+  QueuedCall(const Source& source, CallQueue& owner) : AnyQueuedCall(owner), source_(source) {}
   ~QueuedCall() override = default;
 
-  void Begin() override {
-    AskFor(method_, owner_);
-    method_.handle(this);
+  void Begin() noexcept override {
+    AskFor(source_, owner_);
+    source_.handle(this);
   }
 
-  const Method& method_;
+  const Source& source_;
   Writer writer_{&rpc_};
 };
 
 using UnaryCallOfQueue = QueuedCall<grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>>;
 using StreamOfQueue = QueuedCall<grpc::ServerAsyncWriter<grpc::ByteBuffer>>;
-using DuplexOfQueue =
-    QueuedCall<grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>>;
+using DuplexOfQueue = QueuedCall<grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>>;
 
 template <typename Writer>
 QueuedMethod Queued(typename QueuedCall<Writer>::Ask ask,
                     typename QueuedCall<Writer>::Handler handle) {
   using OfWriter = QueuedCall<Writer>;
-  const std::shared_ptr<const typename OfWriter::Method> method(
-      new typename OfWriter::Method{std::move(ask), std::move(handle)});
-  return [method](CallQueue& queue) { OfWriter::AskFor(*method, queue); };
+  const std::shared_ptr<const typename OfWriter::Source> source(
+      new typename OfWriter::Source{std::move(ask), std::move(handle)});
+  return [source](CallQueue& queue) { OfWriter::AskFor(*source, queue); };
 }
 
 // The method of `service`, with a function Request... of it, that asks for its calls.
@@ -248,8 +246,7 @@ QueuedMethod Queued(Service* service,
                     typename QueuedCall<Writer>::Handler handle) {
   const auto ask = [service, request](grpc::ServerContext* rpc, grpc::ByteBuffer*, Writer* writer,
                                       grpc::CompletionQueue* calls,
-                                      grpc::ServerCompletionQueue* arrivals,
-                                      void* tag) {
+                                      grpc::ServerCompletionQueue* arrivals, void* tag) {
     (service->*request)(rpc, writer, calls, arrivals, tag);
   };
   return Queued<Writer>(ask, std::move(handle));

@@ -46,8 +46,7 @@ void PieceResponder::Respond(const grpc::Status& status, grpc::ByteBuffer&& repl
 }
 
 void PieceResponder::OnWriteDone(bool ok) {
-  if (!ok)
-    return call_.Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the stream is broken"));
+  if (!ok) return call_.Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the stream is broken"));
   call_.MayTakeLong();
   WriteNext();
 }

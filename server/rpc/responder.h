@@ -78,7 +78,6 @@ class StreamResponder final : public Responder, QueuedEvents {
   void Progress(grpc::ByteBuffer&& message);
   void Respond(const grpc::Status& status, grpc::ByteBuffer&& reply) override;
 
-
  private:
   void OnWriteDone(bool ok) override;
   void OnCancel() override { events_.OnCancelled(); }

@@ -69,6 +69,7 @@ std::vector<QueuedMethod> DeepPcrService::Methods() {
     return context_.store.Unload(wanted.model(), wanted.version());
   };
   const auto compare = [this](UnaryCallOfQueue* call) {
+    call->MayTakeLong();
     (new CompareCall(context_, call))->Start();
   };
   return {QueueSolve<ForwardMethod>(context_, this, &S::RequestForward),

@@ -108,8 +108,8 @@ absl::Status Batcher::Enqueue(Job* job) {
 }
 
 // Takes a job to run inline only while requests come one by one: requests that come together are to
-// meet in the queue and be computed together, while gRPC's threads read the next ones. The caller
-// holds mutex_.
+// meet in the queue and be computed together, while the queue's threads read the next ones. The
+// caller holds mutex_.
 std::unique_ptr<Batcher::Work> Batcher::TakeInline(const Job& job) {
   const bool pause =
       job.enqueued() - std::exchange(last_arrival_, job.enqueued()) > options_.inline_pause;

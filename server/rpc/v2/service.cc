@@ -106,17 +106,18 @@ std::vector<QueuedMethod> V2Service::ServerMethods() {
   };
   const auto change_log = [this, set_log](UnaryCallOfQueue* call) {
     using LogCall = ImmediateCall<inference::LogSettingsRequest, inference::LogSettingsResponse>;
+    call->MayTakeLong();
     (new LogCall(context_, Method::kLogSettings, call))->StartAdmin(set_log);
   };
-  return {QueuePlain<inference::ServerLiveResponse>(
-              this, &S::RequestServerLive, [](auto* reply) { reply->set_live(true); }),
-          QueuePlain<inference::ServerReadyResponse>(
-              this, &S::RequestServerReady,
-              [this](auto* reply) { reply->set_ready(context_.Ready()); }),
-          QueuePlain<inference::ServerMetadataResponse>(
-              this, &S::RequestServerMetadata,
-              [](auto* reply) { FillServer(DEEPPCR_VERSION, reply); }),
-          Queued(this, &S::RequestLogSettings, change_log)};
+  return {
+      QueuePlain<inference::ServerLiveResponse>(this, &S::RequestServerLive,
+                                                [](auto* reply) { reply->set_live(true); }),
+      QueuePlain<inference::ServerReadyResponse>(
+          this, &S::RequestServerReady,
+          [this](auto* reply) { reply->set_ready(context_.Ready()); }),
+      QueuePlain<inference::ServerMetadataResponse>(
+          this, &S::RequestServerMetadata, [](auto* reply) { FillServer(DEEPPCR_VERSION, reply); }),
+      Queued(this, &S::RequestLogSettings, change_log)};
 }
 
 std::vector<QueuedMethod> V2Service::ModelMethods() {

@@ -16,16 +16,15 @@ using RawV2Models = V2::WithRawMethod_ModelReady<V2::WithRawMethod_ModelMetadata
     V2::WithRawMethod_ModelConfig<V2::WithRawMethod_ModelStatistics<RawV2Server>>>>;
 using RawV2Inference =
     V2::WithRawMethod_ModelInfer<V2::WithRawMethod_ModelStreamInfer<RawV2Models>>;
-using RawV2Repository = V2::WithRawMethod_RepositoryIndex<V2::WithRawMethod_RepositoryModelLoad<
-    V2::WithRawMethod_RepositoryModelUnload<RawV2Inference>>>;
+using RawV2Repository = V2::WithRawMethod_RepositoryIndex<
+    V2::WithRawMethod_RepositoryModelLoad<V2::WithRawMethod_RepositoryModelUnload<RawV2Inference>>>;
 using RawV2SystemMemory =
     V2::WithRawMethod_SystemSharedMemoryStatus<V2::WithRawMethod_SystemSharedMemoryRegister<
         V2::WithRawMethod_SystemSharedMemoryUnregister<RawV2Repository>>>;
 using RawV2CudaMemory =
     V2::WithRawMethod_CudaSharedMemoryStatus<V2::WithRawMethod_CudaSharedMemoryRegister<
         V2::WithRawMethod_CudaSharedMemoryUnregister<RawV2SystemMemory>>>;
-using RawV2Service =
-    V2::WithRawMethod_TraceSetting<V2::WithRawMethod_LogSettings<RawV2CudaMemory>>;
+using RawV2Service = V2::WithRawMethod_TraceSetting<V2::WithRawMethod_LogSettings<RawV2CudaMemory>>;
 
 class V2Service final : public RawV2Service {
  public:

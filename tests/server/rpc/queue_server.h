@@ -3,6 +3,7 @@
 #define DEEPPCR_TESTS_SERVER_RPC_QUEUE_SERVER_H_
 
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -28,7 +29,11 @@ class QueueServer {
     server_ = builder.BuildAndStart();
     queue_->Start(std::move(methods));
   }
-  ~QueueServer() { Shutdown(); }
+  // A test that has failed may leave calls without an answer, for which the queue would wait.
+  ~QueueServer() {
+    Shutdown();
+    if (!queue_->Stop(std::chrono::minutes(1))) std::abort();
+  }
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   std::shared_ptr<grpc::Channel> InProcess() { return server_->InProcessChannel({}); }
