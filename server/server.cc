@@ -59,13 +59,10 @@ std::vector<std::string> SolverLabels() {
 // Threads for calls, and how many of them lead. Those that wait in gRPC at a time wake one another
 // for every event: on few cores one alone does. But what comes through TLS is decrypted by whoever
 // waits, and others' calls would wait for it.
-struct CallThreads {
-  int threads, leaders;
-};
-CallThreads CallThreadsFor(const ServerConfig& config) {
+CallQueue::Threads CallThreadsFor(const ServerConfig& config) {
   const int half = std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 16);
-  if (!config.tls_cert.empty()) return {.threads = 2 * half, .leaders = 2 * half};
-  return {.threads = half, .leaders = half / 2};
+  if (!config.tls_cert.empty()) return {.all = 2 * half, .leaders = 2 * half};
+  return {.all = half, .leaders = half / 2};
 }
 
 int Milliseconds(double seconds) { return static_cast<int>(seconds * 1000); }
@@ -209,7 +206,7 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
                {.access_rate = config.access_log_rate, .slow_seconds = config.slow_seconds}},
       service_(context_),
       v2_service_(context_),
-      call_queue_(CallThreadsFor(config).threads, CallThreadsFor(config).leaders),
+      call_queue_(CallThreadsFor(config)),
       token_watch_(config.token_file) {
   // gRPC answers before Start is done with wiring: until then calls are refused.
   context_.draining.store(true);

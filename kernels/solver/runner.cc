@@ -66,7 +66,7 @@ class Runner::Batch {
     // As many groups for each thread, where one is not enough, and as equal as can be.
     const int64_t rounds = (num_groups() - 1) / threads + 1;
     group_ = (total_ - 1) / (rounds > 1 ? rounds * threads : num_groups()) + 1;
-    // But for what full groups leave, where those of a size between take as long as full ones.
+    // But full groups and what they leave, where a size in between takes as long as a full one.
     const int64_t multiple = row_.iterative ? 1 : grouping.multiple;
     if (group_ > multiple)
       group_ = std::min((group_ - 1) / multiple * multiple + multiple, largest);

@@ -29,8 +29,9 @@ thread_local bool leads = false;
 
 }  // namespace
 
-CallQueue::CallQueue(int threads, int leaders)
-    : num_threads_(std::max(1, threads)), free_places_(std::clamp(leaders, 1, num_threads_)) {}
+CallQueue::CallQueue(const Threads& threads)
+    : num_threads_(std::max(1, threads.all)),
+      free_places_(std::clamp(threads.leaders, 1, num_threads_)) {}
 
 CallQueue::~CallQueue() {
   while (!Stop(std::chrono::minutes(1))) {

@@ -53,8 +53,12 @@ using QueuedMethod = std::function<void(CallQueue&)>;
 // Thread-safe but for AddTo and Start.
 class CallQueue {
  public:
-  // threads: at least 1. leaders: of these, at most so many wait for events at a time.
-  CallQueue(int threads, int leaders);
+  struct Threads {
+    int all = 1;      // at least 1
+    int leaders = 1;  // of these, at most so many wait for events at a time
+  };
+
+  explicit CallQueue(const Threads& threads);
   // Stops, without a limit of time. gRPC's server must have shut down, or never have started.
   ~CallQueue();
 
@@ -230,7 +234,8 @@ QueuedMethod Queued(typename QueuedCall<Writer>::Ask ask,
   return [source](CallQueue& queue) { OfWriter::AskFor(*source, queue); };
 }
 
-// The method of `service`, with a function Request... of it, that asks for its calls.
+// The method of `service` whose calls its function `request` asks for. One for methods that take
+// one message, one for those that take a stream of them.
 template <typename Service, typename Base, typename Writer>
 QueuedMethod Queued(Service* service,
                     void (Base::*request)(grpc::ServerContext*, grpc::ByteBuffer*, Writer*,

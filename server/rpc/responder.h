@@ -50,7 +50,8 @@ class UnaryResponder final : public Responder, QueuedEvents {
   }
 
   void Respond(const grpc::Status& status, grpc::ByteBuffer&& reply) override {
-    status.ok() ? call_.FinishWith(reply) : call_.Finish(status);
+    if (status.ok()) return call_.FinishWith(reply);
+    call_.Finish(status);
   }
 
  private:

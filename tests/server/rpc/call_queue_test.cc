@@ -465,7 +465,7 @@ TEST_F(StreamOfQueueTest, EndsWhereverItIsCancelled) {
 
 TEST(CallQueueWithoutServerTest, Ends) {
   grpc::ServerBuilder builder;
-  CallQueue queue(5, 2);
+  CallQueue queue({.all = 5, .leaders = 2});
   queue.AddTo(&builder);
 }
 

@@ -20,7 +20,8 @@ class QueueServer {
   static constexpr int kMaxMessage = 2 << 20, kThreads = 3;
 
   QueueServer(grpc::Service* service, std::vector<QueuedMethod> methods, int leaders = 1)
-      : queue_(std::make_unique<CallQueue>(kThreads, leaders)) {
+      : queue_(
+            std::make_unique<CallQueue>(CallQueue::Threads{.all = kThreads, .leaders = leaders})) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.SetMaxReceiveMessageSize(kMaxMessage);
