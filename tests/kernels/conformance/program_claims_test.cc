@@ -80,8 +80,9 @@ class ProgramClaimsTest : public ::testing::TestWithParam<size_t> {
     const double gelu = 0.5 * at * std::erfc(-at / std::sqrt(2.0));
     const ValueId moved = draft.By(Op::kMultiply, draft.Do(op, {z}), 1 / std::fabs(gelu));
     const Program program = draft.Finish(draft.ReverseStep(z, moved), moved);
+    const std::vector<ReverseStep> steps = StepsWith(1, 0, 1);
     const SystemSpec spec = DiffusionProgramSpec{.state_dim = 1,
-                                                 .steps = StepsWith(1, 0, 1),
+                                                 .steps = steps,
                                                  .clip_range = INFINITY,
                                                  .program = &program,
                                                  .step_weights = 10};
@@ -156,10 +157,11 @@ TEST_P(ProgramClaimsTest, DenoisersKeepProbesThatAreNotFinite) {
   first[3 * kHidden + 1] = first[3 * kHidden + 2] = -kWeight;
   first[(kHidden + 3) * kHidden + 3] = 1;
   const std::vector<double> time_embedding(kSteps * kHidden);
+  const std::vector<ReverseStep> steps = StepsWith(kSteps, 0.5, 0.1);
   const auto none = [&](int64_t count) { return std::span(zeros).first(count); };
   DiffusionSpec spec;
   spec.state_dim = kDim;
-  spec.steps = StepsWith(kSteps, 0.5, 0.1);
+  spec.steps = steps;
   spec.clip_range = INFINITY;
   spec.time_embedding = time_embedding;
   spec.denoiser.hidden_dim = kHidden;
