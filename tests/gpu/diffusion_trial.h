@@ -96,17 +96,18 @@ class DiffusionTrial {
     return {propagation, ResidentTogether(propagation.process, intervals, limits), {tape_.data()}};
   }
   NewtonArgs Part(NewtonPart part, int interval, const NewtonShape& shape,
-                  std::byte* workspace) const {
+                  const LaunchLimits& limits, std::byte* workspace) const {
     StoppingPolicy policy;
     policy.num_intervals = Intervals(interval);
     StackView sizes = {};
     sizes.num_steps = steps_;
     sizes.state_dim = dim_;
+    const IntervalTree tree(Intervals(interval), shape.num_blocks);
     return {part,
             sizes,
             policy,
             StartProgress(policy),
-            IntervalTree(Intervals(interval), shape.num_blocks),
+            tree,
             interval,
             {guesses_.data(), nullptr, 0, 0},
             initial_.data(),
@@ -115,7 +116,9 @@ class DiffusionTrial {
             outcomes_.data(),
             progress_.data(),
             nullptr,
-            workspace};
+            workspace,
+            false,
+            BlockMemory::TreeBytes(tree, width_) <= limits.shared_bytes};
   }
   NewtonShape Shape(int interval, const LaunchLimits& limits) const {
     return ChoosePartShape(width_, 1, Intervals(interval), limits);
@@ -169,8 +172,8 @@ inline void TimeDiffusion(int64_t steps, const LaunchLimits& limits) {
   const IntervalTree tree(trial.Intervals(kInterval), shape.num_blocks);
   const OnDevice<std::byte> workspace(
       std::vector<std::byte>(WorkspaceBytes(trial.width(), tree), std::byte{0}));
-  const auto start = trial.Part(NewtonPart::kStart, kInterval, shape, workspace.data());
-  const auto pass = trial.Part(NewtonPart::kPass, kInterval, shape, workspace.data());
+  const auto start = trial.Part(NewtonPart::kStart, kInterval, shape, limits, workspace.data());
+  const auto pass = trial.Part(NewtonPart::kPass, kInterval, shape, limits, workspace.data());
   const auto full = trial.Propagation(kInterval, shape, workspace.data(), true, limits);
   const auto correction = trial.Propagation(kInterval, shape, workspace.data(), false, limits);
   time("newton_start", [&] { return LaunchNewton(start, shape, nullptr); });

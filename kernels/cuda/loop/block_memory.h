@@ -28,11 +28,14 @@ struct WarpNorms {
 
 constexpr size_t AlignedBytes(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// Layout of a block's shared memory, or of its part of the workspace in global memory.
+// Layout of a block's shared memory, or of its part of the workspace in global memory: the tree,
+// then the states. A launch that finds the states in the workspace may have a tree of its own in
+// shared memory: each of the two has a base, the same one where all lies together.
 struct BlockMemory {
   const IntervalTree tree;
   const int width;  // W
   std::byte* const base;
+  std::byte* const base_of_states = base;
 
   // Matrices of the nodes, [W, W], row-major. They and a block's memory begin at multiples of 256
   // bytes: the kernel that cuBLAS takes for a product, and so its bits, may depend on where it is.
@@ -41,26 +44,27 @@ struct BlockMemory {
   }
   // The matrices of the nodes of the chain, of all blocks.
   DEEPPCR_DEVICE float* ChainMatrix(int32_t j) const { return Matrix(tree.nodes_per_block() + j); }
-  // y at the start of interval i of the block; State(per_block) is y at the end of the last
-  // interval.
-  DEEPPCR_DEVICE float* State(int32_t i) const {
-    return ChainMatrix(kChainNodes) + int64_t{i} * row();
-  }
-  DEEPPCR_DEVICE float* Propagated(int32_t i) const { return State(tree.per_block + 1 + i); }
   DEEPPCR_DEVICE float* Residual(int32_t node) const {
-    return Propagated(tree.per_block) + int64_t{node} * row();
-  }
-  DEEPPCR_DEVICE float* Prefix(int32_t node) const {
-    return Residual(tree.nodes_per_block()) + int64_t{node} * row();
+    return ChainMatrix(kChainNodes) + int64_t{node} * row();
   }
   // The residuals of the nodes of the chain, of all blocks.
   DEEPPCR_DEVICE float* ChainResidual(int32_t j) const {
-    return Prefix(tree.nodes_per_block()) + j * row();
+    return Residual(tree.nodes_per_block()) + j * row();
+  }
+  // y at the start of interval i of the block; State(per_block) is y at the end of the last
+  // interval.
+  DEEPPCR_DEVICE float* State(int32_t i) const {
+    const std::byte* const end = reinterpret_cast<std::byte*>(ChainResidual(kChainNodes));
+    return reinterpret_cast<float*>(base_of_states + (end - base)) + int64_t{i} * row();
+  }
+  DEEPPCR_DEVICE float* Propagated(int32_t i) const { return State(tree.per_block + 1 + i); }
+  DEEPPCR_DEVICE float* Prefix(int32_t node) const {
+    return Propagated(tree.per_block) + int64_t{node} * row();
   }
   // The layers of the block's intervals, where its shared memory holds them: weights [layers, W,
   // W + 4], so that the lanes of a warp find their rows in different banks, then biases [layers,
   // W].
-  DEEPPCR_DEVICE float* HeldWeights() const { return ChainResidual(kChainNodes); }
+  DEEPPCR_DEVICE float* HeldWeights() const { return Prefix(tree.nodes_per_block()); }
   static constexpr int HeldRow(int width) { return width + 4; }
   static constexpr size_t HeldBytes(int width, int64_t layers) {
     return sizeof(float) * static_cast<size_t>(layers * width * (HeldRow(width) + 1));
@@ -75,16 +79,26 @@ struct BlockMemory {
   static constexpr int kMaxWarps = 32, kMaxBlocks = 16;
 
   static constexpr size_t Bytes(const IntervalTree& tree, int width) {
-    const size_t nodes = static_cast<size_t>(tree.nodes_per_block());
-    const size_t rows = 2 * static_cast<size_t>(tree.per_block) + 1 + 2 * nodes + kChainNodes;
-    const size_t floats =
-        (rows * kNumColumns + (nodes + kChainNodes) * width) * static_cast<size_t>(width);
-    return AlignedBytes(kWarpBytes + sizeof(float) * floats);
+    const size_t rows = 2 * static_cast<size_t>(tree.per_block) + 1 +
+                        static_cast<size_t>(tree.nodes_per_block());
+    return AlignedBytes(UnalignedTreeBytes(tree, width) + RowBytes(width) * rows);
+  }
+  // Bytes of the tree.
+  static constexpr size_t TreeBytes(const IntervalTree& tree, int width) {
+    return AlignedBytes(UnalignedTreeBytes(tree, width));
   }
 
  private:
   static constexpr size_t kWarpBytes =
       AlignedBytes((kMaxWarps + kMaxBlocks) * sizeof(WarpNorms) + kMaxWarps * sizeof(Progress));
+  static constexpr size_t RowBytes(int width) {
+    return sizeof(float) * kNumColumns * static_cast<size_t>(width);
+  }
+  static constexpr size_t UnalignedTreeBytes(const IntervalTree& tree, int width) {
+    const size_t nodes = static_cast<size_t>(tree.nodes_per_block() + kChainNodes);
+    const size_t matrix = sizeof(float) * static_cast<size_t>(width) * static_cast<size_t>(width);
+    return kWarpBytes + nodes * (matrix + RowBytes(width));
+  }
   DEEPPCR_DEVICE int32_t row() const { return kNumColumns * width; }
 };
 

@@ -116,6 +116,7 @@ void DeviceLoop::SolveInParts(int32_t first, int32_t count, int32_t num_samples,
   const NewtonShape shape = ShapeInParts(count);
   NewtonArgs args = ArgsOf(first, shape, policy, start);
   args.progress = progress_.data();
+  args.holds_tree = BlockMemory::TreeBytes(args.tree, work_.width) <= work_.limits.shared_bytes;
   args.part = NewtonPart::kStart;
   work_.stream->Launch(args, shape);
   args.part = NewtonPart::kPass;
@@ -182,7 +183,8 @@ NewtonArgs DeviceLoop::ArgsOf(int64_t first, const NewtonShape& shape, const Sto
           .progress = nullptr,
           .cancel = cancel_.data() + first,
           .workspace = shape.in_workspace ? work_.block_memory.data() : nullptr,
-          .holds_layers = false};
+          .holds_layers = false,
+          .holds_tree = false};
 }
 
 void DeviceLoop::PollTokens(int32_t num_samples) {

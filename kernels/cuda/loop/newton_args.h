@@ -40,6 +40,7 @@ struct NewtonArgs {
   const int32_t* cancel;        // [n], or null: not 0 is the Termination to end with
   std::byte* workspace;         // [n, blocks, BlockMemory::Bytes], or null: shared memory
   bool holds_layers;            // shared memory holds the layers too: NewtonBytes
+  bool holds_tree = false;      // in parts: shared memory holds the tree
 };
 
 // Layers of a block's intervals.
@@ -56,7 +57,9 @@ constexpr bool CanHoldLayers(const IntervalTree& tree, int32_t shooting_interval
 }
 // Bytes of shared memory of a block.
 constexpr size_t NewtonBytes(const NewtonArgs& args, int width) {
-  if (args.workspace != nullptr || args.part != NewtonPart::kWhole) return 0;
+  if (args.part != NewtonPart::kWhole)
+    return args.holds_tree ? BlockMemory::TreeBytes(args.tree, width) : 0;
+  if (args.workspace != nullptr) return 0;
   const int64_t layers = args.holds_layers ? LayersOfBlock(args.tree, args.shooting_interval) : 0;
   return BlockMemory::Bytes(args.tree, width) + BlockMemory::HeldBytes(width, layers);
 }

@@ -10,7 +10,14 @@ namespace deeppcr::cuda {
 namespace {
 
 // Kind of a kernel, of the kernels with the same launch.
-enum class Kernel { kInShared, kInWorkspace, kParts, kPrefixesInShared, kPrefixesInWorkspace };
+enum class Kernel {
+  kInShared,
+  kInWorkspace,
+  kParts,
+  kPrefixesInShared,
+  kPrefixesInWorkspace,
+  kPartsWithTree,
+};
 
 constexpr bool InShared(Kernel kernel) {
   return kernel == Kernel::kInShared || kernel == Kernel::kPrefixesInShared;
@@ -19,18 +26,22 @@ constexpr bool InShared(Kernel kernel) {
   return kernel == Kernel::kPrefixesInShared || kernel == Kernel::kPrefixesInWorkspace;
 }
 
+constexpr bool MakesParts(Kernel kernel) {
+  return kernel == Kernel::kParts || kernel == Kernel::kPartsWithTree;
+}
+
 template <int W, Kernel kKernel>
 constexpr int kMaxThreads =
-    (kKernel == Kernel::kParts ? MaxPartWarps(W) : MaxNewtonWarps(W)) * kWarpSize;
+    (MakesParts(kKernel) ? MaxPartWarps(W) : MaxNewtonWarps(W)) * kWarpSize;
 
 template <int W, Kernel kKernel>
 __global__ void __launch_bounds__(kMaxThreads<W, kKernel>,
-                                  MinNewtonBlocks(W, kKernel == Kernel::kParts, InShared(kKernel)))
+                                  MinNewtonBlocks(W, MakesParts(kKernel), InShared(kKernel)))
     NewtonKernel(const __grid_constant__ NewtonArgs args) {
 #if __CUDA_ARCH__ >= 900  // first with clusters; LaunchNewton refuses older GPUs
   ClusterContext context;
-  if constexpr (kKernel == Kernel::kParts) {
-    SolveNewtonInParts<W>(context, args);
+  if constexpr (MakesParts(kKernel)) {
+    SolveNewtonInPartsAs<W, kKernel == Kernel::kPartsWithTree>(context, args);
   } else {
     SolveNewtonAs<W, !InShared(kKernel), HasPrefixes(kKernel)>(context, args);
   }
@@ -48,6 +59,7 @@ cudaError_t Prepare(int shared_bytes) {
   if (error == cudaSuccess) error = Allow<W, Kernel::kPrefixesInShared>(shared_bytes);
   if (error == cudaSuccess) error = Allow<W, Kernel::kPrefixesInWorkspace>(shared_bytes);
   if (error == cudaSuccess) error = Allow<W, Kernel::kParts>(shared_bytes);
+  if (error == cudaSuccess) error = Allow<W, Kernel::kPartsWithTree>(shared_bytes);
   return error;
 }
 
@@ -60,7 +72,9 @@ cudaError_t Launch(const NewtonArgs& args, const NewtonShape& shape, cudaStream_
 }
 template <int W>
 cudaError_t Launch(const NewtonArgs& args, const NewtonShape& shape, cudaStream_t stream) {
-  if (args.part != NewtonPart::kWhole) return Launch<W, Kernel::kParts>(args, shape, stream);
+  if (args.part != NewtonPart::kWhole)
+    return args.holds_tree ? Launch<W, Kernel::kPartsWithTree>(args, shape, stream)
+                           : Launch<W, Kernel::kParts>(args, shape, stream);
   const bool in_shared = args.workspace == nullptr;
   if (HasPrefixes(args.tree))
     return in_shared ? Launch<W, Kernel::kPrefixesInShared>(args, shape, stream)

@@ -4,7 +4,7 @@
 
 // The whole Newton (or Picard) solve of a sample in one launch: a cluster of blocks holds the
 // shooting intervals in its shared memory, or in global memory where there are too many, iterates,
-// and decides on its own when to stop.
+// and decides on its own when to stop. Or a part of a solve, where other kernels propagate.
 //
 // Symbols as in kernels/backend/backend.h. A warp works on one interval or one node of the tree at
 // a time. Transitions are composed up to at most kChainNodes nodes, within blocks; through these
@@ -24,6 +24,7 @@
 #include "kernels/cuda/loop/newton_args.h"
 #include "kernels/cuda/loop/newton_shape.h"
 #include "kernels/cuda/math/warp_matrix.h"
+#include "kernels/cuda/runtime/copy_words.h"
 #include "kernels/cuda/runtime/device_code.h"
 #include "kernels/iteration/pass.h"
 #include "kernels/iteration/stopping.h"
@@ -36,6 +37,7 @@ enum NewtonSite : int {
   kAfterGuess,
   kAfterPropagate,
   kBeforeLevel,
+  kBeforeLevelDown,
   kBeforePrefixes,
   kAfterInterval,
   kBeforeRound,
@@ -46,13 +48,21 @@ enum NewtonSite : int {
   kAfterOwnNorms,
   kAfterUpdate,
   kAfterProgress,
+  kNumWholeSites,
+  kBeforeTree = kNumWholeSites,  // in parts
   kNumNewtonSites,
 };
 
-// Solve of a sample. kInWorkspace: the data of a block lies in the workspace in global memory
-// instead of its shared memory. kPrefixes: where transitions are full, the nodes of the chain are
-// formed from their intervals at once, else over the levels of the tree.
-template <int W, bool kInWorkspace, bool kPrefixes, class Context>
+// Where the data of a block lies.
+enum class BlockPlace {
+  kShared,      // in its shared memory
+  kWorkspace,   // in the workspace in global memory
+  kSharedTree,  // there, but for the tree, of which every launch forms one of its own
+};
+
+// Solve of a sample. kPrefixes: where transitions are full, the nodes of the chain are formed from
+// their intervals at once, else over the levels of the tree.
+template <int W, BlockPlace kPlace, bool kPrefixes, class Context>
 class NewtonSolve {
  public:
   DEEPPCR_DEVICE NewtonSolve(Context& context, const NewtonArgs& args)
@@ -70,7 +80,7 @@ class NewtonSolve {
 
   DEEPPCR_DEVICE void Run() {
     context_.AnnounceBlock();
-    if (context_.lane() == 0) progress() = args_.start;
+    if (context_.lane() == 0) CopyWords(args_.start, &progress());
     if (count_ > 0) Intervals().HoldLayers(BeginOf(first_), EndOf(first_ + count_ - 1));
     context_.AwaitBlocks(kBeforeGuess);  // from here on blocks may write to one another's memory
     PlaceGuess();
@@ -91,26 +101,80 @@ class NewtonSolve {
   DEEPPCR_DEVICE void Pass() {
     const Progress& before = args_.progress[context_.cluster()];
     if (HasStopped(before)) return;
-    if (context_.lane() == 0) progress() = before;
+    if (context_.lane() == 0) CopyWords(before, &progress());
+    const IterationKind kind = KindOf(before);
+    if constexpr (kPlace == BlockPlace::kSharedTree) {
+      context_.AnnounceBlock();
+      FetchIntervals(kind);
+      context_.AwaitBlocks(kBeforeTree);  // from here on blocks may write to one another's tree
+    }
     context_.SyncWarp(kAfterProgress);
     stages_ = EndOf(0);
-    SolveAndUpdate(KindOf(progress()));
+    SolveAndUpdate(kind);
     Keep(progress());
     if (HasStopped(progress())) WriteFinalState();
   }
 
  private:
   static DEEPPCR_DEVICE BlockMemory MemoryOfBlock(Context& context, const NewtonArgs& args) {
-    if constexpr (!kInWorkspace) return {args.tree, W, context.shared()};
-    return MemoryInWorkspace(args.workspace, args.tree, W, context.cluster(), context.block());
+    if constexpr (kPlace == BlockPlace::kShared) return {args.tree, W, context.shared()};
+    const BlockMemory memory =
+        MemoryInWorkspace(args.workspace, args.tree, W, context.cluster(), context.block());
+    if constexpr (kPlace == BlockPlace::kSharedTree)
+      return {args.tree, W, context.shared(), memory.base};
+    return memory;
   }
-  // Address in another block's memory that corresponds to `local` in this block's memory.
+  // Address in the tree of another block, or among its states, that corresponds to `local` in this
+  // block's memory.
   template <class T>
-  DEEPPCR_DEVICE T* Remote(T* local, int block) const {
-    if constexpr (!kInWorkspace) return context_.Remote(local, block);
+  DEEPPCR_DEVICE T* RemoteTree(T* local, int block) const {
+    if constexpr (kPlace != BlockPlace::kWorkspace) return context_.Remote(local, block);
+    return InWorkspaceOf(local, block);
+  }
+  DEEPPCR_DEVICE float* RemoteState(float* local, int block) const {
+    if constexpr (kPlace == BlockPlace::kShared) return context_.Remote(local, block);
+    return InWorkspaceOf(local, block);
+  }
+  template <class T>
+  DEEPPCR_DEVICE T* InWorkspaceOf(T* local, int block) const {
     const auto stride = static_cast<int64_t>(BlockMemory::Bytes(args_.tree, W));
     return reinterpret_cast<T*>(reinterpret_cast<std::byte*>(local) +
                                 (block - context_.block()) * stride);
+  }
+  // Asks for what the warp is to update, after the last barrier of the cluster before that, as each
+  // takes from the L1 what it has.
+  DEEPPCR_DEVICE void PrefetchStates() {
+    constexpr int kLine = 32, kLines = (kNumColumns * W - 1) / kLine + 2;
+    for (int at = context_.lane();; at += kWarpSize) {
+      const int32_t i = warp_ + at / (2 * kLines) * warps_;
+      if (i >= count_) return;
+      const int line = at % kLines * kLine, last = kNumColumns * W - 1;
+      const float* const row = at / kLines % 2 == 0 ? memory_.State(i + 1) : memory_.Propagated(i);
+      context_.Prefetch(row + (line < last ? line : last));
+    }
+  }
+  // Copies what propagation made of the block's intervals to the leaves of its tree.
+  DEEPPCR_DEVICE void FetchIntervals(IterationKind kind) {
+    const BlockMemory from =
+        MemoryInWorkspace(args_.workspace, tree_, W, context_.cluster(), context_.block());
+    if (kind.linearization == Linearization::kFull)
+      CopyRows<W * W, W * W>(from.Matrix(0), memory_.Matrix(0));
+    if (kind.linearization == Linearization::kDiagonal)
+      CopyRows<W, W * W>(from.Matrix(0), memory_.Matrix(0));
+    constexpr int kVectors = kNumColumns * W;
+    kind.vectors() == 1 ? CopyRows<W, kVectors>(from.Residual(0), memory_.Residual(0))
+                        : CopyRows<kVectors, kVectors>(from.Residual(0), memory_.Residual(0));
+    context_.CommitCopies();
+    context_.template WaitForCopies<0>();
+  }
+  // Copies the first kFloats of kStride floats that each of the block's intervals has.
+  template <int kFloats, int kStride>
+  DEEPPCR_DEVICE void CopyRows(const float* from, float* to) const {
+    constexpr int kFours = kFloats / 4;
+    for (int at = context_.thread(); at < count_ * kFours; at += context_.num_threads()) {
+      const int place = at / kFours * kStride + 4 * (at % kFours);
+      context_.template CopyAsync<4>(from + place, to + place);
+    }
   }
 
   DEEPPCR_DEVICE bool HasStopped(const Progress& progress) const {
@@ -151,7 +215,7 @@ class NewtonSolve {
                     kind.columns(args_.stack.state_dim), &next);
     if (outcome.stop_word != 0 && next.next != NextPass::kStop)
       Stop(&next, static_cast<Termination>(outcome.stop_word));
-    progress() = next;
+    CopyWords(next, &progress());
   }
   // The cancel word, read by one thread from the host's memory, which takes long: well before it is
   // looked at.
@@ -162,8 +226,8 @@ class NewtonSolve {
   // Stores the progress for the next part and for the host.
   DEEPPCR_DEVICE void Keep(const Progress& progress) const {
     if (context_.block() != 0 || context_.thread() != 0) return;
-    args_.progress[context_.cluster()] = progress;
-    args_.outcomes[context_.cluster()] = progress;
+    CopyWords(progress, &args_.progress[context_.cluster()]);
+    CopyWords(progress, &args_.outcomes[context_.cluster()]);
   }
 
   DEEPPCR_DEVICE int32_t Clamp(int32_t count) const {
@@ -204,7 +268,7 @@ class NewtonSolve {
   }
 
   // ---- (1) F_p, A_p and the probes
-  DEEPPCR_DEVICE BlockIntervals<W, kInWorkspace, Context> Intervals() const {
+  DEEPPCR_DEVICE BlockIntervals<W, kPlace != BlockPlace::kShared, Context> Intervals() const {
     return {context_, args_, memory_, first_};
   }
   DEEPPCR_DEVICE void Propagate(IterationKind kind) {
@@ -254,10 +318,6 @@ class NewtonSolve {
   DEEPPCR_DEVICE float* ResidualOf(int level, int32_t j) const {
     return memory_.Residual(tree_.index_of(level, j));
   }
-  // The vectors that enter node j of the chain, one of the block.
-  DEEPPCR_DEVICE float* PrefixOf(int32_t j) const {
-    return memory_.Prefix(j - (first_ >> chain_level_));
-  }
   DEEPPCR_DEVICE float* MatrixOf(int level, int32_t j) const {
     return memory_.Matrix(tree_.index_of(level, j));
   }
@@ -278,12 +338,17 @@ class NewtonSolve {
   DEEPPCR_DEVICE bool has_prefixes() const {
     return kPrefixes && kFull;
   }
+  // True if the pass forms the matrices of the nodes. Those of a tree that no launch before this
+  // one has formed are formed where the intervals' matrices are reused, too.
+  static DEEPPCR_DEVICE bool FormsNodes(IterationKind kind) {
+    return kPlace == BlockPlace::kSharedTree ? kind.has_matrices() : kind.forms_matrices();
+  }
 
   DEEPPCR_DEVICE void FormLevels(IterationKind kind) {
     for (int level = 1; level <= chain_level_; ++level) {
       context_.SyncBlock(kBeforeLevel);
       // Where there are more warps than nodes, some form matrices while others form vectors.
-      if (kind.forms_matrices())
+      if (FormsNodes(kind))
         ForNodes(level, warp_, [&](int32_t j) { ComposeNode(level, j, kind.linearization); });
       ForNodes(level, warps_ - 1 - warp_, [&](int32_t j) { ReduceNode(level, j, kind); });
       ++stages_;
@@ -364,8 +429,53 @@ class NewtonSolve {
     for (int v = warp_; v < kind.vectors() && count_ > 0; v += warps_)
       WalkChain(kind.linearization, v, last);
     stages_ += tree_.nodes(chain_level_) - 1;
-    stages_ += has_prefixes<kFull>() && chain_level_ > 0 ? 1 : chain_level_;
+    if constexpr (kPlace == BlockPlace::kSharedTree) PrefetchStates();
+    if (has_prefixes<kFull>()) {
+      stages_ += chain_level_ > 0 ? 1 : 0;
+    } else {
+      for (int level = chain_level_ - 1; level >= 0; --level) {
+        context_.SyncBlock(kBeforeLevelDown);
+        kind.vectors() == 1 ? EnterLevel<1>(level, kind) : EnterLevel<kNumColumns>(level, kind);
+        ++stages_;
+      }
+    }
     context_.SyncBlock(kAfterChain);
+  }
+  // Loads the vectors that enter node j of a level, on the way down from the chain, one of the
+  // block. Those of the chain are what left the node before. Below, they have taken the place of
+  // the node's residual, which nothing but the node's parent asks for. d_0 = 0.
+  template <int N>
+  DEEPPCR_DEVICE void LoadEntering(int level, int32_t j, float (&d)[N]) const {
+    const bool of_chain = level == chain_level_;
+    const float* const from = of_chain ? memory_.ChainResidual(j - 1) : ResidualOf(level, j);
+    DEEPPCR_UNROLL
+    for (int v = 0; v < N; ++v) d[v] = of_chain && j == 0 ? 0.0F : from[v * W + row_];
+  }
+
+  // Computes the vectors that enter the block's nodes of a level: a left node takes those of its
+  // parent, a right node those that have gone through the left node.
+  template <int N>
+  DEEPPCR_DEVICE void EnterLevel(int level, IterationKind kind) {
+    const int32_t in_block = tree_.per_block >> (level + 1), first = first_ >> (level + 1);
+    const int32_t nodes = tree_.nodes(level);
+    for (int32_t k = warp_; k < in_block && 2 * (first + k) < nodes; k += warps_) {
+      const int32_t left = 2 * (first + k);
+      float* const in_left = ResidualOf(level, left);
+      float d[N], sums[N];
+      LoadEntering(level + 1, first + k, d);
+      // A lane that repeats another one's row might read the word after its store below.
+      DEEPPCR_UNROLL
+      for (int v = 0; v < N; ++v) sums[v] = context_.lane() < W ? in_left[v * W + row_] : 0.0F;
+      if (left > 0 && left + 1 < nodes)
+        AddProducts(kind.linearization, MatrixOf(level, left), d, sums);
+      if (context_.lane() >= W) continue;
+      DEEPPCR_UNROLL
+      for (int v = 0; v < N; ++v) in_left[v * W + row_] = d[v];
+      if (left + 1 == nodes) continue;
+      float* const in_right = ResidualOf(level, left + 1);
+      DEEPPCR_UNROLL
+      for (int v = 0; v < N; ++v) in_right[v * W + row_] = sums[v];
+    }
   }
 
   // Copies the block's nodes of the chain to the blocks that go through them, but for the last node
@@ -375,25 +485,22 @@ class NewtonSolve {
   DEEPPCR_DEVICE void ShareRoots(IterationKind kind) {
     const int32_t first = first_ >> chain_level_, own = tree_.per_block >> chain_level_;
     for (int32_t j = first; j < first + own && j + 1 < tree_.nodes(chain_level_); ++j) {
-      if (kind.forms_matrices() && j > 0)
+      if (FormsNodes(kind) && j > 0)
         ShareNode<W * W>(context_, memory_.Matrix(RootOf<kFull>(j)), tree_.num_blocks,
-                         [&](int b) { return Remote(memory_.ChainMatrix(j), b); });
-      const auto place = [&](int b) { return Remote(memory_.ChainResidual(j), b); };
+                         [&](int b) { return RemoteTree(memory_.ChainMatrix(j), b); });
+      const auto place = [&](int b) { return RemoteTree(memory_.ChainResidual(j), b); };
       const float* const residual = memory_.Residual(RootOf<kFull>(j));
       kind.vectors() == 1 ? ShareNode<W>(context_, residual, tree_.num_blocks, place)
                           : ShareNode<kNumColumns * W>(context_, residual, tree_.num_blocks, place);
     }
   }
-  // Takes vector v through the nodes of the chain, as far as the block's own, and stores what
-  // enters these. Every block does so by itself, from the first node on: so it waits for other
-  // blocks only once, and has the bits that they have. What leaves a node takes the place of the
-  // node's residual, which all lanes have by then.
+  // Takes vector v through the nodes of the chain, as far as the block's own. Every block does so by
+  // itself, from the first node on: so it waits for other blocks only once, and has the bits that
+  // they have. What leaves a node takes the place of the node's residual, which all lanes have by
+  // then.
   DEEPPCR_DEVICE void WalkChain(Linearization linearization, int v, int32_t last) {
-    const int32_t own = first_ >> chain_level_;
-    if (own == 0) StorePrefix(0, v, 0.0F);
-    if (last == 0) return;
+    if (last <= 1) return;
     float* entering = memory_.ChainResidual(0) + v * W;
-    if (own <= 1) StorePrefix(1, v, entering[row_]);
     RowTransition<W> next(context_, linearization, memory_.ChainMatrix(1));
     // A lane that repeats another one's row might read the word after its store below.
     float next_residual = context_.lane() < W ? entering[kNumColumns * W + row_] : 0.0F;
@@ -406,13 +513,8 @@ class NewtonSolve {
       const float d = residual + transition.Times(context_, entering);
       entering += kNumColumns * W;
       if (context_.lane() < W) entering[row_] = d;
-      if (j + 1 >= own) StorePrefix(j + 1, v, d);
       context_.SyncWarp(kAfterNode);
     }
-  }
-  // Stores what enters node j of the chain, one of the block.
-  DEEPPCR_DEVICE void StorePrefix(int32_t j, int v, float d) const {
-    if (context_.lane() < W) PrefixOf(j)[v * W + row_] = d;
   }
   // Takes the vectors d that enter the node of interval i of the block to those that enter i.
   template <int N>
@@ -427,26 +529,12 @@ class NewtonSolve {
     DEEPPCR_UNROLL
     for (int v = 0; v < N; ++v) d[v] = sums[v];
   }
-  // Computes the vectors that enter interval i of the block, from its node of the chain on: a left
-  // node takes those of its parent, a right node those that have gone through the left node.
+  // Computes the vectors that enter interval i of the block.
   template <bool kFull, int N>
   DEEPPCR_DEVICE void EnterInterval(Linearization linearization, int32_t i, float (&d)[N]) {
-    const int32_t p = first_ + i;
-    const float* const entering = PrefixOf(p >> chain_level_);
-    DEEPPCR_UNROLL
-    for (int v = 0; v < N; ++v) d[v] = entering[v * W + row_];
-    if (has_prefixes<kFull>()) return EnterByPrefix(linearization, i, d);
-    for (int level = chain_level_ - 1; level >= 0; --level) {
-      const int32_t left = (p >> level) - 1;
-      if (left % 2 != 0) continue;
-      const float* const residual = ResidualOf(level, left);
-      float sums[N];
-      DEEPPCR_UNROLL
-      for (int v = 0; v < N; ++v) sums[v] = residual[v * W + row_];
-      if (left > 0) AddProducts(linearization, MatrixOf(level, left), d, sums);
-      DEEPPCR_UNROLL
-      for (int v = 0; v < N; ++v) d[v] = sums[v];
-    }
+    const int level = has_prefixes<kFull>() ? chain_level_ : 0;
+    LoadEntering(level, (first_ + i) >> level, d);
+    if (has_prefixes<kFull>()) EnterByPrefix(linearization, i, d);
   }
 
   // ---- (3) y_p <- F_p + A_p d_{p-1}
@@ -498,7 +586,7 @@ class NewtonSolve {
   DEEPPCR_DEVICE void ShareHalo(IterationKind kind) {
     if (context_.block() + 1 == tree_.num_blocks || context_.lane() >= W) return;
     const float* const last = memory_.State(tree_.per_block);
-    float* const halo = Remote(memory_.State(0), context_.block() + 1);
+    float* const halo = RemoteState(memory_.State(0), context_.block() + 1);
     const int first = kind.confirms() ? kUpdateColumn : 0;
     const int end = kind.confirms() ? kBallColumn + 1 : kind.vectors();
     float columns[kNumColumns];
@@ -518,7 +606,7 @@ class NewtonSolve {
     const RelativeNorms all = MergeOfWarp(context_, mine.norms);
     const int32_t stop_word = context_.Shuffle(mine.stop_word, 0);
     if (context_.lane() < tree_.num_blocks)
-      Remote(memory_.NormsOfBlocks(), context_.lane())[context_.block()] = {all, stop_word};
+      RemoteTree(memory_.NormsOfBlocks(), context_.lane())[context_.block()] = {all, stop_word};
   }
   // Merges the norms of the blocks, by every warp for itself. The first lane has the cancel word.
   DEEPPCR_DEVICE WarpNorms NormsOfCluster() {
@@ -530,7 +618,8 @@ class NewtonSolve {
   // ---- The answer
   DEEPPCR_DEVICE void WriteAnswer() {
     const int64_t sample = context_.cluster();
-    if (context_.block() == 0 && context_.thread() == 0) args_.outcomes[sample] = progress();
+    if (context_.block() == 0 && context_.thread() == 0)
+      CopyWords(progress(), &args_.outcomes[sample]);
     WriteFinalState();
     if (args_.trajectories != nullptr) ForIntervals([&](int32_t i) { WriteTrajectory(i); });
   }
@@ -572,7 +661,8 @@ class NewtonSolve {
 // so large that the compiler gives up on keeping a solve in registers.
 template <int W, bool kInWorkspace, bool kPrefixes, class Context>
 DEEPPCR_DEVICE void SolveNewtonAs(Context& context, const NewtonArgs& args) {
-  NewtonSolve<W, kInWorkspace, kPrefixes, Context>(context, args).Run();
+  constexpr BlockPlace kPlace = kInWorkspace ? BlockPlace::kWorkspace : BlockPlace::kShared;
+  NewtonSolve<W, kPlace, kPrefixes, Context>(context, args).Run();
 }
 template <int W, bool kInWorkspace, class Context>
 DEEPPCR_DEVICE void SolveNewton(Context& context, const NewtonArgs& args) {
@@ -580,11 +670,18 @@ DEEPPCR_DEVICE void SolveNewton(Context& context, const NewtonArgs& args) {
                          : SolveNewtonAs<W, kInWorkspace, false>(context, args);
 }
 
-// Body of a launch of one cluster per sample for a part of a solve, in the workspace.
+// Body of a launch of one cluster per sample for a part of a solve, in the workspace. kHoldsTree:
+// args.holds_tree.
+template <int W, bool kHoldsTree, class Context>
+DEEPPCR_DEVICE void SolveNewtonInPartsAs(Context& context, const NewtonArgs& args) {
+  constexpr BlockPlace kPlace = kHoldsTree ? BlockPlace::kSharedTree : BlockPlace::kWorkspace;
+  NewtonSolve<W, kPlace, false, Context> solve(context, args);
+  args.part == NewtonPart::kStart ? solve.Start() : solve.Pass();
+}
 template <int W, class Context>
 DEEPPCR_DEVICE void SolveNewtonInParts(Context& context, const NewtonArgs& args) {
-  NewtonSolve<W, true, false, Context> solve(context, args);
-  args.part == NewtonPart::kStart ? solve.Start() : solve.Pass();
+  args.holds_tree ? SolveNewtonInPartsAs<W, true>(context, args)
+                  : SolveNewtonInPartsAs<W, false>(context, args);
 }
 
 }  // namespace deeppcr::cuda

@@ -163,7 +163,7 @@ def _matches(patterns, source):
 def kind_of(instruction):
     """The kind that a report counts an instruction as, or None."""
     name = instruction.name
-    if name in ('FFMA', 'SHFL', 'MUFU', 'HMMA'):
+    if name in ('FFMA', 'SHFL', 'MUFU', 'HMMA', 'LDGSTS'):
         return name
     if name in ('LDG', 'LD', 'LDS', 'STG', 'ST', 'STS'):
         return f'{name}.{8 * machine.width(instruction)}'

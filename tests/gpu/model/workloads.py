@@ -84,12 +84,14 @@ _W1_MEMORY = (('LD', '', 'dsmem'), ('ST', '', 'dsmem'))
 _W1 = Route((r'steps, stack, entry', r'PiecewiseRule<bool>', 'OfActivation', r'propagation\.Run\( ', 'kDiagonal', 'kAfterPropagate', 'LoadVolatile', 'AfterLinearPass',
              'FormLevels', r'level = chain_level_ - 1',
              'return a / b'))
-_FULL = Route((r'PropagateAs<Beside::kProbes', r'PropagateAs<Beside::kNothing', 'ShareNode<kNum', 'kDiagonal', 'confirms', 'AfterConfirmation'),
-              (r'vectors\(\) == 1 \? (ApplyTo|UpdateAs|task)',))
-_CORRECTION = Route((r'PropagateAs<Beside::kTangents', r'PropagateAs<Beside::kNothing', 'ComposeNode|ComposePrefixes|kBeforeRound', r'ShareNode<W', 'kDiagonal', 'confirms', 'AfterConfirmation'))
+_FULL = Route((r'Return\(next', r'PropagateAs<Beside::kProbes', r'PropagateAs<Beside::kNothing', 'ShareNode<kNum', 'kDiagonal', 'confirms', 'AfterConfirmation'),
+              (r'vectors\(\) == 1 \? (ApplyTo|UpdateAs|EnterLevel|CopyRows|task)',))
+_CORRECTION = Route((r'Return\(next', r'PropagateAs<Beside::kTangents', r'PropagateAs<Beside::kNothing', 'ComposeNode|ComposePrefixes|kBeforeRound', r'ShareNode<W', 'kDiagonal', 'confirms', 'AfterConfirmation'))
+# In parts the matrices of the nodes are formed anew.
+_CORRECTION_IN_PARTS = Route(_CORRECTION.avoid[:3] + ('confirms', 'kDiagonal', 'AfterConfirmation'))
 _CONFIRMATION = Route((r'PropagateAs<Beside::kTangents', r'PropagateAs<Beside::kProbes', 'ComposeNode|ComposePrefixes|kBeforeRound', r'ShareNode<W \*|ShareNode<kNum', 'kDiagonal',
                        'AfterNewtonPass', r'progress->update > 0'),
-                      (r'vectors\(\) == 1 \? (ApplyTo|UpdateAs|task)',))
+                      (r'vectors\(\) == 1 \? (ApplyTo|UpdateAs|EnterLevel|CopyRows|task)',))
 
 
 _GROUPS = r'j < groups_; \+\+j'
@@ -103,16 +105,21 @@ _PANELS = (Trips(_GROUPS, 2, 'LDS.128', r'InputLayer\(steps\)'), Trips(_TILES, 1
 
 _RESIDUAL = (r'Modulate\(steps', r'InnerLayer\(steps', r'OuterLayer\(steps', 'NormOfRow')
 _BLOCKS = r'i < d_\.num_blocks'
-# P = 1000 over 16 blocks of 16 warps, in the workspace: 64 intervals a block. The last warp has the
-# intervals 15, 31, 47 and 63, with 4 + 5 + 5 + 6 left nodes before them; no warp has more.
-def _w4_tree(vectors, matrices):
-    return (Trips('i = warp_', 4),
-            *(_up(1, -(-nodes // 16), min(nodes, 16), matrices) for nodes in (32, 16, 8, 4, 2, 1)),
-            *_chain(16, 512, vectors, matrices))
+# P = 1000 over 16 blocks of 16 warps, the tree in shared memory: 64 intervals a block, of which a
+# warp copies four and updates four.
+_W4_NODES = (32, 16, 8, 4, 2, 1)
+def _w4_tree(vectors):
+    down = (Trips(DOWN, 1, inner=(Trips(r'k = warp_; k < in_block', -(-nodes // 16), warps=min(nodes, 16)),))
+            for nodes in reversed(_W4_NODES))
+    return (Trips(r'at = context_\.thread', 8, 'LDGSTS', r'CopyRows<W \* W'),
+            Trips(r'at = context_\.thread', -(-64 * 4 * vectors // 512), 'LDGSTS', r'CopyRows<(W, kV|kV)'),
+            Trips('i = warp_', 3, route=Route(('ShareHalo',))), Trips('i = warp_', 1),
+            *(_up(1, -(-nodes // 16), min(nodes, 16), True) for nodes in _W4_NODES),
+            *down, *_chain(16, 512, vectors, True))
 
 
-_W4_LEFT = 5
-_W4_MEMORY = (('LDG', 'LoadVolatile', 'pcie'),)
+# The states are prefetched.
+_W4_MEMORY = (('LDG', 'LoadVolatile', 'pcie'), ('LDG', 'UpdateAs', 'l1'), ('LD', '', 'dsmem'), ('ST', '', 'dsmem'))
 
 
 # The 63 steps of an evaluation, from copies that all warps have made, 63 of coefficients and 63 x 16 of
@@ -143,14 +150,14 @@ def _propagation(part, route, times, kernel, trips=()):
 
 
 def _rest(part, route, times, vectors):
-    return Launch(part, ('newton_kernel.cu',), 'NewtonKernelILi16ELNS1_6KernelE2', 'Silu', 16,
-                  (_down(_W4_LEFT, vectors), *_w4_tree(vectors, vectors == 1)), _W4_MEMORY, route + Route(('PlaceGuess', 'FormPrefixes', 'EnterByPrefix')), times)
+    return Launch(part, ('newton_kernel.cu',), 'NewtonKernelILi16ELNS1_6KernelE5', 'Silu', 16,
+                  _w4_tree(vectors), _W4_MEMORY, route + Route(('PlaceGuess', 'FormPrefixes', 'EnterByPrefix')), times)
 
 
 _NODES = (('prefix of an interval', Trips(r'k = warp_; k < tree_', 1)),
           ('node on the way up', Trips(r'k = warp;', 1)),
           ('two nodes of the chain', Trips('j = 1; j < last', 1)),
-          ('way down', Trips(DOWN, 1)))
+          ('way down', Trips(r'k = warp_; k < in_block', 1)))
 
 # P = 128 over 16 blocks of 8 warps, three levels to the 16 nodes of the chain.
 _W3 = (Trips('l = begin;', 2 * 32, 'FFMA'), Trips(r'l = begin \+ 1', 7), Trips('level = 1', 3),
@@ -205,7 +212,7 @@ WORKLOADS = (
         _propagation('full propagation', Route(('TakeProbes', 'PickUpInput', 'LengthOf')), 3, 'resident_propagation'),
         _propagation('propagation of a correction', Route(('TakeColumns',)), 2, 'resident_correction',
                      _OF_CORRECTION),
-        _rest('rest of a full pass', _FULL, 3, 1), _rest('rest of a correction', _CORRECTION, 2, _VECTORS)),
+        _rest('rest of a full pass', _FULL, 3, 1), _rest('rest of a correction', _CORRECTION_IN_PARTS, 2, _VECTORS)),
         others=2, hot=(
             ('layer of states', Trips(_TILES, 1, call='StreamedBlock')),
             ('its weights and states', Trips(_GROUPS, 1, call='StreamedBlock')),

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <random>
 #include <string>
 
 #include "kernels/cuda/stack/sequential_kernel.h"
@@ -306,13 +308,151 @@ TEST(NewtonKernelTest, EveryBarrierIsNeeded) {
                               .num_warps = 2,
                               .policy = {.linearization = Linearization::kIdentity}}};
   simt::ExpectEveryBarrierIsNeeded(
-      cuda::kNumNewtonSites, launches,
+      cuda::kNumWholeSites, launches,
       [&](const Launch& launch, const simt::Schedule& schedule) {
         return Solve<8>(system.spec(), inputs, launch, schedule);
       },
       [](const Solved& a, const Solved& b) {
         return a.trajectories == b.trajectories &&
                a.outcomes[0].error_estimate == b.outcomes[0].error_estimate;
+      });
+}
+
+// Passes over a workspace in which the intervals' transitions stand, as another kernel would have
+// propagated them: full, two corrections with probes, a confirmation.
+struct Parts {
+  int32_t intervals = 1;
+  int num_blocks = 1;
+  int num_warps = 1;
+  bool holds_tree = false;
+  Linearization linearization = Linearization::kFull;
+};
+struct AfterParts {
+  std::vector<float> states;  // [passes, P + 1, columns, W]
+  std::vector<double> updates;
+  DeviceVector final_states, trajectories;
+  std::vector<Progress> outcomes;
+  simt::Outcome launch;
+};
+
+template <int W>
+AfterParts SolveParts(const Parts& parts, const simt::Schedule& schedule = {}) {
+  const cuda::IntervalTree tree(parts.intervals, parts.num_blocks);
+  const size_t bytes = cuda::BlockMemory::Bytes(tree, W);
+  std::vector<float> workspace(bytes / sizeof(float) * parts.num_blocks, std::nanf(""));
+  const auto memory_of = [&](int32_t p) {
+    return cuda::MemoryInWorkspace(reinterpret_cast<std::byte*>(workspace.data()), tree, W, 0,
+                                   tree.block_of(0, p));
+  };
+  const DeviceVector initial(W, 0.5F);
+  AfterParts after{.states = {},
+                   .updates = {},
+                   .final_states = Poisoned(W),
+                   .trajectories = {},
+                   .outcomes = std::vector<Progress>(1),
+                   .launch = {}};
+  std::vector<Progress> progress(1);
+  cuda::NewtonArgs args{.part = cuda::NewtonPart::kStart,
+                        .stack = {.num_steps = parts.intervals, .state_dim = W},
+                        .policy = {.linearization = parts.linearization, .max_iterations = 100},
+                        .start = {},
+                        .tree = tree,
+                        .shooting_interval = 1,
+                        .guess = {},
+                        .initial_states = initial.data(),
+                        .final_states = after.final_states.data(),
+                        .trajectories = nullptr,
+                        .outcomes = after.outcomes.data(),
+                        .progress = progress.data(),
+                        .cancel = nullptr,
+                        .workspace = reinterpret_cast<std::byte*>(workspace.data()),
+                        .holds_layers = false,
+                        .holds_tree = parts.holds_tree};
+  args.policy.num_intervals = parts.intervals;
+  const simt::LaunchShape shape{.num_clusters = 1,
+                                .num_blocks = parts.num_blocks,
+                                .num_threads = parts.num_warps * cuda::kWarpSize,
+                                .shared_bytes = cuda::NewtonBytes(args, W)};
+  const auto launch = [&] {
+    const simt::Outcome outcome = simt::Execute(
+        shape, schedule, [&](simt::Thread& thread) { cuda::SolveNewtonInParts<W>(thread, args); });
+    after.launch.trouble += outcome.trouble;
+    after.launch.passes.resize(cuda::kNumNewtonSites);
+    for (size_t site = 0; site < outcome.passes.size(); ++site)
+      after.launch.passes.at(site) += outcome.passes[site];
+  };
+  launch();
+  args.part = cuda::NewtonPart::kPass;
+  std::mt19937 generator(11);
+  std::normal_distribution<float> normal(0, 0.3F / std::sqrt(static_cast<float>(W)));
+  const auto fill = [&](float* to, int count) {
+    for (int i = 0; i < count; ++i) to[i] = normal(generator);
+  };
+  for (const NextPass next : {NextPass::kIterate, NextPass::kCorrect, NextPass::kIterate,
+                              NextPass::kCorrect, NextPass::kConfirm}) {
+    const bool linear = parts.linearization != Linearization::kFull;
+    if (linear && next != NextPass::kIterate) continue;
+    progress[0].next = next;
+    progress[0].probes = next == NextPass::kCorrect;
+    for (int32_t p = 0; p < parts.intervals; ++p) {
+      const cuda::BlockMemory memory = memory_of(p);
+      const int32_t i = tree.index_of(0, p);
+      fill(memory.Propagated(i), kNumColumns * W);
+      fill(memory.Residual(i), kNumColumns * W);
+      if (next == NextPass::kIterate) fill(memory.Matrix(i), W * W);
+    }
+    launch();
+    for (int32_t p = 0; p < parts.intervals; ++p) {
+      const float* const end = memory_of(p).State(tree.index_of(0, p) + 1);
+      after.states.insert(after.states.end(), end, end + kNumColumns * W);
+    }
+    after.updates.push_back(after.outcomes[0].update);
+    after.updates.push_back(after.outcomes[0].rounding_estimate);
+  }
+  after.trajectories.assign(after.states.begin(), after.states.end());
+  return after;
+}
+
+// The tree of a launch that holds one has the bits of the tree in the workspace, in launches of any
+// shape.
+TEST(NewtonPartsTest, ATreeInSharedMemoryGivesTheBitsOfTheWorkspace) {
+  for (const Linearization linearization :
+       {Linearization::kFull, Linearization::kIdentity, Linearization::kDiagonal}) {
+    for (const int32_t intervals : {1, 2, 16, 17, 64, 130}) {
+      const AfterParts wanted = SolveParts<kWidth>(
+          {.intervals = intervals, .num_warps = 2, .linearization = linearization});
+      ASSERT_EQ(wanted.launch.trouble, "");
+      ASSERT_FALSE(std::ranges::any_of(wanted.states, [](float x) { return std::isnan(x); }));
+      for (const bool holds_tree : {false, true}) {
+        for (const int num_blocks : {1, 4, 16}) {
+          const AfterParts got = SolveParts<kWidth>({.intervals = intervals,
+                                                     .num_blocks = num_blocks,
+                                                     .num_warps = num_blocks == 4 ? 3 : 16,
+                                                     .holds_tree = holds_tree,
+                                                     .linearization = linearization},
+                                                    {.order = Order::kShuffled, .seed = 5});
+          ASSERT_EQ(got.launch.trouble, "");
+          EXPECT_EQ(got.states, wanted.states) << intervals << " " << num_blocks;
+          EXPECT_EQ(got.updates, wanted.updates) << intervals << " " << num_blocks;
+        }
+      }
+    }
+  }
+}
+
+TEST(NewtonPartsTest, EveryBarrierOfATreeInSharedMemoryIsNeeded) {
+  const Parts launches[] = {
+      {.intervals = 70, .num_blocks = 2, .num_warps = 3, .holds_tree = true},
+      {.intervals = 40, .num_blocks = 4, .num_warps = 2, .holds_tree = true}};
+  simt::ExpectBarriersAreNeeded(
+      {cuda::kBeforeTree, cuda::kBeforeLevel, cuda::kAfterLocalReduce, cuda::kAfterReduce, cuda::kBeforeLevelDown,
+       cuda::kAfterChain, cuda::kAfterOwnNorms, cuda::kAfterUpdate},
+      launches,
+      [&](const Parts& launch, const simt::Schedule& schedule) {
+        return SolveParts<8>(launch, schedule);
+      },
+      [](const AfterParts& a, const AfterParts& b) {
+        return a.states == b.states && a.updates == b.updates;
       });
 }
 

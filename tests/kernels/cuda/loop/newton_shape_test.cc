@@ -85,8 +85,14 @@ TEST(BlockMemoryTest, ItsPartsFillItsBytes) {
     const size_t nodes = static_cast<size_t>(tree.nodes_per_block());
     EXPECT_EQ(place(memory.ChainMatrix(0)) - place(memory.Matrix(0)),
               nodes * width * width * sizeof(float));
-    EXPECT_EQ(AlignedBytes(place(memory.ChainResidual(kChainNodes))),
+    EXPECT_EQ(place(memory.State(0)), place(memory.ChainResidual(kChainNodes)));
+    EXPECT_EQ(AlignedBytes(place(memory.State(0))), BlockMemory::TreeBytes(tree, width));
+    EXPECT_EQ(AlignedBytes(place(memory.Prefix(tree.nodes_per_block()))),
               BlockMemory::Bytes(tree, width));
+    // The states of another base lie behind the tree that would be there.
+    const BlockMemory apart = {tree, width, base + 4096, base};
+    EXPECT_EQ(apart.State(3), memory.State(3));
+    EXPECT_EQ(place(apart.Residual(0)), place(memory.Residual(0)) + 4096);
   }
 }
 
