@@ -79,8 +79,8 @@ struct BlockMemory {
   static constexpr int kMaxWarps = 32, kMaxBlocks = 16;
 
   static constexpr size_t Bytes(const IntervalTree& tree, int width) {
-    const size_t rows = 2 * static_cast<size_t>(tree.per_block) + 1 +
-                        static_cast<size_t>(tree.nodes_per_block());
+    const size_t rows =
+        2 * static_cast<size_t>(tree.per_block) + 1 + static_cast<size_t>(tree.nodes_per_block());
     return AlignedBytes(UnalignedTreeBytes(tree, width) + RowBytes(width) * rows);
   }
   // Bytes of the tree.

@@ -31,8 +31,7 @@ constexpr bool MakesParts(Kernel kernel) {
 }
 
 template <int W, Kernel kKernel>
-constexpr int kMaxThreads =
-    (MakesParts(kKernel) ? MaxPartWarps(W) : MaxNewtonWarps(W)) * kWarpSize;
+constexpr int kMaxThreads = (MakesParts(kKernel) ? MaxPartWarps(W) : MaxNewtonWarps(W)) * kWarpSize;
 
 template <int W, Kernel kKernel>
 __global__ void __launch_bounds__(kMaxThreads<W, kKernel>,

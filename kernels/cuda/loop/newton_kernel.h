@@ -494,10 +494,10 @@ class NewtonSolve {
                           : ShareNode<kNumColumns * W>(context_, residual, tree_.num_blocks, place);
     }
   }
-  // Takes vector v through the nodes of the chain, as far as the block's own. Every block does so by
-  // itself, from the first node on: so it waits for other blocks only once, and has the bits that
-  // they have. What leaves a node takes the place of the node's residual, which all lanes have by
-  // then.
+  // Takes vector v through the nodes of the chain, as far as the block's own. Every block does so
+  // by itself, from the first node on: so it waits for other blocks only once, and has the bits
+  // that they have. What leaves a node takes the place of the node's residual, which all lanes have
+  // by then.
   DEEPPCR_DEVICE void WalkChain(Linearization linearization, int v, int32_t last) {
     if (last <= 1) return;
     float* entering = memory_.ChainResidual(0) + v * W;

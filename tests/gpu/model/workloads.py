@@ -88,7 +88,7 @@ _FULL = Route((r'Return\(next', r'PropagateAs<Beside::kProbes', r'PropagateAs<Be
               (r'vectors\(\) == 1 \? (ApplyTo|UpdateAs|EnterLevel|CopyRows|task)',))
 _CORRECTION = Route((r'Return\(next', r'PropagateAs<Beside::kTangents', r'PropagateAs<Beside::kNothing', 'ComposeNode|ComposePrefixes|kBeforeRound', r'ShareNode<W', 'kDiagonal', 'confirms', 'AfterConfirmation'))
 # In parts the matrices of the nodes are formed anew.
-_CORRECTION_IN_PARTS = Route(_CORRECTION.avoid[:3] + ('confirms', 'kDiagonal', 'AfterConfirmation'))
+_CORRECTION_IN_PARTS = Route(_CORRECTION.avoid[:3] + ('ShareNode<W>', 'confirms', 'kDiagonal', 'AfterConfirmation'))
 _CONFIRMATION = Route((r'PropagateAs<Beside::kTangents', r'PropagateAs<Beside::kProbes', 'ComposeNode|ComposePrefixes|kBeforeRound', r'ShareNode<W \*|ShareNode<kNum', 'kDiagonal',
                        'AfterNewtonPass', r'progress->update > 0'),
                       (r'vectors\(\) == 1 \? (ApplyTo|UpdateAs|EnterLevel|CopyRows|task)',))

@@ -441,12 +441,11 @@ TEST(NewtonPartsTest, ATreeInSharedMemoryGivesTheBitsOfTheWorkspace) {
 }
 
 TEST(NewtonPartsTest, EveryBarrierOfATreeInSharedMemoryIsNeeded) {
-  const Parts launches[] = {
-      {.intervals = 70, .num_blocks = 2, .num_warps = 3, .holds_tree = true},
-      {.intervals = 40, .num_blocks = 4, .num_warps = 2, .holds_tree = true}};
+  const Parts launches[] = {{.intervals = 70, .num_blocks = 2, .num_warps = 3, .holds_tree = true},
+                            {.intervals = 40, .num_blocks = 4, .num_warps = 2, .holds_tree = true}};
   simt::ExpectBarriersAreNeeded(
-      {cuda::kBeforeTree, cuda::kBeforeLevel, cuda::kAfterLocalReduce, cuda::kAfterReduce, cuda::kBeforeLevelDown,
-       cuda::kAfterChain, cuda::kAfterOwnNorms, cuda::kAfterUpdate},
+      {cuda::kBeforeTree, cuda::kBeforeLevel, cuda::kAfterLocalReduce, cuda::kAfterReduce,
+       cuda::kBeforeLevelDown, cuda::kAfterChain, cuda::kAfterOwnNorms, cuda::kAfterUpdate},
       launches,
       [&](const Parts& launch, const simt::Schedule& schedule) {
         return SolveParts<8>(launch, schedule);
