@@ -112,7 +112,7 @@ def _w4_tree(vectors):
     down = (Trips(DOWN, 1, inner=(Trips(r'k = warp_; k < in_block', -(-nodes // 16), warps=min(nodes, 16)),))
             for nodes in reversed(_W4_NODES))
     return (Trips(r'at = context_\.thread', 8, 'LDGSTS', r'CopyRows<W \* W'),
-            Trips(r'at = context_\.thread', -(-64 * 4 * vectors // 512), 'LDGSTS', r'CopyRows<(W, kV|kV)'),
+            Trips(r'at = context_\.thread', -(-64 * 4 * vectors // 512), 'LDGSTS', r'CopyRows<(W, kR|kR)'),
             Trips('i = warp_', 3, route=Route(('ShareHalo',))), Trips('i = warp_', 1),
             *(_up(1, -(-nodes // 16), min(nodes, 16), True) for nodes in _W4_NODES),
             *down, *_chain(16, 512, vectors, True))
