@@ -238,6 +238,7 @@ DEEPPCR_DEVICE void GuessSample(const Team& team, const CoarseArgs<Process>& arg
     const Holds holds = {process.holds + begin, steps.Noise(begin), dim};
     team.Sync(kAfterCoarseState);
     if (args.staged_floats > 0) staged.Begin(holds, count);
+    steps.Prefetch(team, begin + every - 1);
     step.Predict(steps.At(begin));
     const ReverseCoefficients at = process.CoefficientsOf(begin);
     const auto held = [&](int i) {

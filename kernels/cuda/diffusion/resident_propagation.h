@@ -96,6 +96,7 @@ class IntervalTile {
     float z[kStateTiles][2], m[kStateTiles][2];
     ReadState(tape_.State(d_, 0), z);
     ReadState(tape_.Prediction(d_, 0), m);
+    if (probes_) ReadLayer(tape_.Hidden(d_, 0, 0), h_);
     begins ? Enter() : Load(width);
     TangentTiles<kHiddenTiles> hidden;
     MultiplyTiles(context_, d_.input, state_, hidden);
@@ -123,13 +124,22 @@ class IntervalTile {
       for (int e = 0; e < 2; ++e) f(elements.At(p, e), &x.at[p][e], &x.at[p][e + 2]);
     }
   }
-  // Calls f(i) for the elements of a vector, a lane each.
-  template <class F>
-  DEEPPCR_DEVICE void ByLanes(int count, const F& f) const {
-    for (int i = context_.lane(); i < count; i += kWarpSize) f(i);
+  // Element k of those of a layer that the lanes make for one another.
+  DEEPPCR_DEVICE int ElementOf(int k) const { return context_.lane() + k * kWarpSize; }
+  // Reads the lane's elements of a vector of a layer; zero beyond H.
+  DEEPPCR_DEVICE void ReadLayer(const float* from, float (&to)[kOfLane]) const {
+    DEEPPCR_UNROLL
+    for (int k = 0; k < kOfLane; ++k) {
+      const float x = from[ElementOf(k)];
+      to[k] = ElementOf(k) < d_.hidden_dim ? x : 0.0F;
+    }
   }
-  DEEPPCR_DEVICE float LengthOf(const float* x, int dim) const {
-    return sqrtf(SumByWarp(context_, dim, [&](int i) { return x[i] * x[i]; }));
+  template <int N>
+  DEEPPCR_DEVICE float LengthOf(const float (&x)[N]) const {
+    float sum = 0.0F;
+    DEEPPCR_UNROLL
+    for (int k = 0; k < N; ++k) sum += x[k] * x[k];
+    return sqrtf(SumOfWarp(context_, sum));
   }
   DEEPPCR_DEVICE float RoundingOf(int place, float size, int i) const {
     return RoundingAt(d_, step_.draw, place, size, Group(), i);
@@ -194,11 +204,14 @@ class IntervalTile {
 
   // ---- Layers
   DEEPPCR_DEVICE void PickUpInput(TangentTiles<kHiddenTiles>& hidden) const {
-    const float length = LengthOf(tape_.State(d_, 0), d_.state_dim);
-    const float* const value = tape_.Hidden(d_, 0, 0);
+    const int lane = context_.lane();
+    const float z[1] = {lane < d_.state_dim ? tape_.State(d_, 0)[lane] : 0.0F};
+    float spreads[kOfLane];
+    ReadLayer(d_.input.spreads, spreads);
+    const float length = LengthOf(z);
     context_.SyncWarp(kBeforeElements);
-    ByLanes(d_.hidden_dim,
-            [&](int i) { size_[i] = SizeOfSum(d_.input.spreads[i] * length, value[i]); });
+    DEEPPCR_UNROLL
+    for (int k = 0; k < kOfLane; ++k) size_[ElementOf(k)] = SizeOfSum(spreads[k] * length, h_[k]);
     context_.SyncWarp(kAfterElements);
     ForElements(hidden, [&](int i, float* probe, const float*) {
       if (i < d_.hidden_dim) *probe += RoundingOf(0, size_[i], i);
@@ -206,15 +219,20 @@ class IntervalTile {
   }
 
   // hidden <- hidden + slope (first hidden).
-  DEEPPCR_DEVICE void Block(int block, TangentTiles<kHiddenTiles>& hidden) const {
-    float a[kOfLane];
-    const float* const from = tape_.PreActivation(d_, 0, block);
-    DEEPPCR_UNROLL
-    for (int k = 0; k < kOfLane; ++k) a[k] = from[context_.lane() + k * kWarpSize];
+  DEEPPCR_DEVICE void Block(int block, TangentTiles<kHiddenTiles>& hidden) {
+    // Read ahead of the product.
+    float a[kOfLane], value[kOfLane], spreads[kOfLane];
+    ReadLayer(tape_.PreActivation(d_, 0, block), a);
+    if (probes_) {
+      ReadLayer(tape_.Hidden(d_, 0, block + 1), value);
+      ReadLayer(d_.first.Next(block).spreads, spreads);
+    }
     TangentTiles<kHiddenTiles> product;
     MultiplyTiles(context_, d_.first.Next(block), hidden, product);
-    if (probes_) return TakeProbes(block, a, hidden, product);
-    TakeColumns(a, hidden, product);
+    if (!probes_) return TakeColumns(a, hidden, product);
+    TakeProbes(block, a, value, spreads, hidden, product);
+    DEEPPCR_UNROLL
+    for (int k = 0; k < kOfLane; ++k) h_[k] = value[k];
   }
   DEEPPCR_DEVICE void TakeColumns(const float (&a)[kOfLane], TangentTiles<kHiddenTiles>& hidden,
                                   const TangentTiles<kHiddenTiles>& product) const {
@@ -224,10 +242,8 @@ class IntervalTile {
     DifferentiateAll(d_.activation, slopes);
     context_.SyncWarp(kBeforeElements);
     DEEPPCR_UNROLL
-    for (int k = 0; k < kOfLane; ++k) {
-      const int i = context_.lane() + k * kWarpSize;
-      low_[i] = i < d_.hidden_dim ? slopes[k] : 0.0F;
-    }
+    for (int k = 0; k < kOfLane; ++k)
+      low_[ElementOf(k)] = ElementOf(k) < d_.hidden_dim ? slopes[k] : 0.0F;
     context_.SyncWarp(kAfterElements);
     const TileElements elements(context_, kWidth);
     DEEPPCR_UNROLL
@@ -237,13 +253,14 @@ class IntervalTile {
         hidden.at[p][r] = fmaf(low_[elements.At(p, r % 2)], product.at[p][r], hidden.at[p][r]);
     }
   }
-  // A tile has four probes, in lanes of which the others make slopes with them.
+  // A tile has four probes, in lanes of which the others make slopes with them. a, value, spreads:
+  // the pre-activations of the block, what leaves it, and the spreads of its weights.
   DEEPPCR_DEVICE void TakeProbes(int block, const float (&a)[kOfLane],
+                                 const float (&value)[kOfLane], const float (&spreads)[kOfLane],
                                  TangentTiles<kHiddenTiles>& hidden,
                                  const TangentTiles<kHiddenTiles>& product) const {
     const TileElements elements(context_, kWidth);
-    const float* const h = tape_.Hidden(d_, 0, block);
-    const float length = LengthOf(h, d_.hidden_dim);
+    const float length = LengthOf(h_);
     context_.SyncWarp(kBeforeElements);
     DEEPPCR_UNROLL
     for (int p = 0; p < kHiddenTiles; ++p) {
@@ -256,21 +273,19 @@ class IntervalTile {
       }
     }
     context_.SyncWarp(kAfterLargest);
-    const float* const value = tape_.Hidden(d_, 0, block + 1);
-    const float* const spreads = d_.first.Next(block).spreads;
+    float reach[kOfLane];
+    DEEPPCR_UNROLL
+    for (int k = 0; k < kOfLane; ++k) reach[k] = ReachOf(spreads[k] * length, size_[ElementOf(k)]);
+    SlopeRange near[kOfLane];
+    AllSlopesNear(d_.activation, a, reach, near);
     DEEPPCR_UNROLL
     for (int k = 0; k < kOfLane; ++k) {
-      const int i = context_.lane() + k * kWarpSize;
-      SlopeRange near;
-      float size = 0.0F;
-      if (i < d_.hidden_dim) {
-        const float terms = spreads[i] * length, slope = Differentiate(d_.activation, a[k]);
-        near = SlopesNear(d_.activation, 1.0F, a[k], ReachOf(terms, size_[i]), slope);
-        size = SizeOfBranch(terms, near.Largest(), a[k], value[i]);
-      }
-      low_[i] = near.low;
-      high_[i] = near.high;
-      size_[i] = size;
+      const int i = ElementOf(k);
+      const bool real = i < d_.hidden_dim;
+      low_[i] = real ? near[k].low : 0.0F;
+      high_[i] = real ? near[k].high : 0.0F;
+      const float size = SizeOfBranch(spreads[k] * length, near[k].Largest(), a[k], value[k]);
+      size_[i] = real ? size : 0.0F;
     }
     context_.SyncWarp(kAfterElements);
     DEEPPCR_UNROLL
@@ -278,9 +293,9 @@ class IntervalTile {
       DEEPPCR_UNROLL
       for (int e = 0; e < 2; ++e) {
         const int i = elements.At(p, e);
-        const SlopeRange near = {low_[i], high_[i]};
-        hidden.at[p][e] =
-            near.Carry(product.at[p][e], hidden.at[p][e]) + RoundingOf(2 * block + 1, size_[i], i);
+        const SlopeRange near_element = {low_[i], high_[i]};
+        hidden.at[p][e] = near_element.Carry(product.at[p][e], hidden.at[p][e]) +
+                          RoundingOf(2 * block + 1, size_[i], i);
         hidden.at[p][e + 2] = 0.0F;
       }
     }
@@ -289,11 +304,16 @@ class IntervalTile {
   // state <- the reverse step's tangents, from those of the network's output.
   DEEPPCR_DEVICE void Reverse(const TangentTiles<kHiddenTiles>& hidden,
                               const float (&z)[kStateTiles][2], const float (&m)[kStateTiles][2]) {
+    // Read ahead of the product.
+    float next[kStateTiles][2] = {}, spreads[kStateTiles][2] = {};
+    if (probes_) {
+      ReadState(at_.memory.Propagated(at_.local), next);
+      ReadState(d_.output.spreads, spreads);
+    }
     TangentTiles<kStateTiles> prediction;
     MultiplyTiles(context_, d_.output, hidden, prediction);
     const ReverseCoefficients& c = step_.coefficients;
-    const float* const next = at_.memory.Propagated(at_.local);
-    const float length = probes_ ? LengthOf(tape_.Hidden(d_, 0, d_.num_blocks), d_.hidden_dim) : 0;
+    const float length = probes_ ? LengthOf(h_) : 0.0F;
     const TileElements elements(context_, kStateCols);
     DEEPPCR_UNROLL
     for (int p = 0; p < kStateTiles; ++p) {
@@ -304,8 +324,7 @@ class IntervalTile {
 
         float &upper = state_.at[p][e], &lower = state_.at[p][e + 2];
         if (probes_) {
-          const ReverseOfProbes probes(c, d_, m[p][e], z[p][e], real ? next[i] : 0.0F,
-                                       real ? d_.output.spreads[i] * length : 0.0F);
+          const ReverseOfProbes probes(c, d_, m[p][e], z[p][e], next[p][e], spreads[p][e] * length);
           upper = probes.Carry(c, prediction.at[p][e], upper) +
                   RoundingOf(2 * d_.num_blocks + 1, probes.size, i);
           if (!real) upper = 0.0F;
@@ -327,6 +346,8 @@ class IntervalTile {
   const int first_;
   const ElementNumbers low_, high_, size_;
   TangentTiles<kStateTiles> state_;
+  float h_[kOfLane];  // of probes: the lane's elements of what enters the next block, or leaves the
+                      // last
 };
 
 template <int kStateTiles, int kHiddenTiles, class Context>

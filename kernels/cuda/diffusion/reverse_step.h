@@ -312,9 +312,8 @@ class DenoiserStep {
     ResidualBlock(steps, kBlock, d_.first.Next(kBlock), [&](const auto& load, const auto& f) {
       if (team_.warp() >= d_.hidden_width / kPanelRows) return;
       const int row = team_.warp() * kPanelRows + context_.lane() / kSegments;
-      const PanelSums<1> sums =
-          MultiplyHeld(context_, held_.layers[kBlock], HiddenVectors(hidden_));
-      f(row, load(row), sums);
+      const auto loaded = load(row);
+      f(row, loaded, MultiplyHeld(context_, held_.layers[kBlock], HiddenVectors(hidden_)));
     });
   }
   template <class Steps>

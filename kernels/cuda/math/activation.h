@@ -13,8 +13,26 @@
 
 namespace deeppcr::cuda {
 
+// An approximation of 1 / x, to one unit in the last place.
+DEEPPCR_DEVICE float ApproximateInverse(float x) {
+#if defined(__CUDA_ARCH__)
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
+  return inverse;
+#else
+  return 1.0F / x;
+#endif
+}
+// 1 / x for x >= 1, with the bits of the quotient, but zero where that is no normal float: nvcc
+// makes a branch for those, and several quotients would wait for one another.
+DEEPPCR_DEVICE float InverseFromOne(float x) {
+  const float inverse = ApproximateInverse(x);
+  const float better = fmaf(inverse, fmaf(-x, inverse, 1.0F), inverse);
+  return x > 0x1p126F ? 0.0F : better;
+}
+
 // 1 / (1 + e^-a): the exponential of a large -a is infinite and its quotient zero, as it should be.
-DEEPPCR_DEVICE float Sigmoid(float a) { return 1.0F / (1.0F + expf(-a)); }
+DEEPPCR_DEVICE float Sigmoid(float a) { return InverseFromOne(1.0F + expf(-a)); }
 
 // Phi(a), the standard normal distribution function. In the lower tail erfc keeps the digits.
 DEEPPCR_DEVICE float NormalCdf(float a) { return 0.5F * erfcf(a * -0.707106781F); }

@@ -11,14 +11,19 @@
 
 namespace deeppcr::cuda {
 
+// The sum of all lanes, known to each of them.
+template <class Context>
+DEEPPCR_DEVICE float SumOfWarp(Context& context, float sum) {
+  DEEPPCR_UNROLL
+  for (int mask = kWarpSize / 2; mask > 0; mask /= 2) sum += context.ShuffleXor(sum, mask);
+  return sum;
+}
 // The sum of f(0), ..., f(dim - 1), known to all lanes.
 template <class Context, class F>
 DEEPPCR_DEVICE float SumByWarp(Context& context, int dim, const F& f) {
   float sum = 0.0F;
   for (int i = context.lane(); i < dim; i += kWarpSize) sum += f(i);
-  DEEPPCR_UNROLL
-  for (int mask = kWarpSize / 2; mask > 0; mask /= 2) sum += context.ShuffleXor(sum, mask);
-  return sum;
+  return SumOfWarp(context, sum);
 }
 
 struct LayerNorm {

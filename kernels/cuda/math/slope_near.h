@@ -41,6 +41,28 @@ DEEPPCR_DEVICE SlopeRange SlopesNear(const ActivationType& activation, float fac
   return {fminf(fminf(nearer, above), slope), fmaxf(fmaxf(nearer, above), slope)};
 }
 
+// The same of act alone for N elements, of which none waits for another.
+template <int N>
+DEEPPCR_DEVICE void AllSlopesNear(Activation activation, const float (&a)[N],
+                                  const float (&reach)[N], SlopeRange (&near)[N]) {
+  // The code of a slope, which is long, stands here once.
+  DEEPPCR_AS_WRITTEN
+  for (int where = 0; where < 3; ++where) {
+    float slopes[N];
+    DEEPPCR_UNROLL
+    for (int k = 0; k < N; ++k)
+      slopes[k] = where == 0   ? a[k] - fmaxf(fminf(a[k], reach[k]), -reach[k])
+                  : where == 1 ? a[k] + reach[k]
+                               : a[k];
+    DifferentiateAll(activation, slopes);
+    DEEPPCR_UNROLL
+    for (int k = 0; k < N; ++k) {
+      near[k].low = where == 0 ? slopes[k] : fminf(near[k].low, slopes[k]);
+      near[k].high = where == 0 ? slopes[k] : fmaxf(near[k].high, slopes[k]);
+    }
+  }
+}
+
 // The slope at a and those near it, by the four lanes that share a row: each evaluates one.
 struct SlopesOfRow {
   float slope;

@@ -104,6 +104,7 @@ _PANELS = (Trips(_GROUPS, 2, 'LDS.128', r'InputLayer\(steps\)'), Trips(_TILES, 1
 
 
 _RESIDUAL = (r'Modulate\(steps', r'InnerLayer\(steps', r'OuterLayer\(steps', 'NormOfRow')
+_PREFETCHED = (('LDG', r'\.modulation\[', 'l1'),)  # a step, or an evaluation, ahead
 _BLOCKS = r'i < d_\.num_blocks'
 # P = 1000 over 16 blocks of 16 warps, the tree in shared memory: 64 intervals a block, of which a
 # warp copies four and updates four.
@@ -140,13 +141,12 @@ _RESIDENT = (
     Trips(_BLOCKS, 3), Trips(r'b < d_\.num_blocks', 3),
     Trips(_GROUPS, 1, call=r'InputLayer\(steps\)'), Trips(_GROUPS, 8 * 12, 'FFMA', 'OutputTile'),
     Trips(_GROUPS, 8), Trips(_TILES, 1))
-_OF_CORRECTION = (Trips(r'i = context\.lane', 4, call='hidden_dim|LengthOf'),
-                  Trips(r'i = context_\.lane\(\); i < count', 1))
+_OF_CORRECTION = (Trips('where < 3', 3),)
 
 
 def _propagation(part, route, times, kernel, trips=()):
     return Launch(part, ('resident_propagation.cu',), 'ResidentKernelILi2ELi16', 'Silu', 8,
-                  _RESIDENT + trips, (), _STEPS + route, times, (('kernel', kernel),), blocks=125)
+                  _RESIDENT + trips, (), _STEPS + Route(('from = PlaceOf', '(from|below) == nullptr')) + route, times, (('kernel', kernel),), blocks=125)
 
 
 def _rest(part, route, times, vectors):
@@ -200,16 +200,16 @@ WORKLOADS = (
             ('four layers back', Trips(r'l \+ 1 - begin', 1)))),
     Workload('W4 sequential', 'L = 1000, D = 16, H = 128, silu', (
         Launch('steps', _DIFFUSION, 'HeldSequentialKernel', 'Silu', 16,
-               (Trips(r'l = args\.begin', 1000), Trips(_BLOCKS, 0)) + _PANELS, (), _STEPS,
+               (Trips(r'l = args\.begin', 1000), Trips(_BLOCKS, 0)) + _PANELS, _PREFETCHED, _STEPS,
                row=(('kernel', 'held_sequential'),)),),
         others=2, per=1000, hot=(
             ('step', Trips(r'l = args\.begin', 1)),)),
     Workload('W4 Newton', 'C = 1: the coarse guess, three full passes and two corrections', (
         Launch('guess', _DIFFUSION, 'HeldCoarseKernel', 'Silu', 16,
                (Trips('begin = 0', 16), Trips(_BLOCKS, 0), Trips(r'i = context\.thread', 1, warps=1)) + _HELD
-               + _PANELS, (), _STEPS + Route((r'i < width; i \+= context\.num_threads\(\)\) \{',)),
+               + _PANELS, _PREFETCHED, _STEPS + Route((r'i < width; i \+= context\.num_threads\(\)\) \{',)),
                row=(('kernel', 'held_coarse_guess'),)),
-        _propagation('full propagation', Route(('TakeProbes', 'PickUpInput', 'LengthOf')), 3, 'resident_propagation'),
+        _propagation('full propagation', Route(('TakeProbes', 'PickUpInput', r'LengthOf|ReadLayer\(tape_.Hidden|ReadLayer\(d_|ReadState\((at|d)_')), 3, 'resident_propagation'),
         _propagation('propagation of a correction', Route(('TakeColumns',)), 2, 'resident_correction',
                      _OF_CORRECTION),
         _rest('rest of a full pass', _FULL, 3, 1), _rest('rest of a correction', _CORRECTION_IN_PARTS, 2, _VECTORS)),
