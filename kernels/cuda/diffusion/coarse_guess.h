@@ -91,8 +91,11 @@ class StagedHolds {
     static_assert(kHoldFloats == 4, "copied in one piece");
     for (int k = context_.thread(); k < count; k += context_.num_threads())
       context_.template CopyAsync<4>(&from.coefficients[k].z, holds_ + k * kHoldFloats);
-    for (int at = context_.thread(); at < count * dim_; at += context_.num_threads())
-      context_.template CopyAsync<1>(from.noise + at, elements_ + at);
+    if (dim_ % 4 == 0) {
+      CopyNoise<4>(from, count);
+    } else {
+      CopyNoise<1>(from, count);
+    }
     context_.CommitCopies();
   }
   // Takes z [dim] through the steps; every thread may ask for held(i), which z does not change.
@@ -115,6 +118,12 @@ class StagedHolds {
   DEEPPCR_DEVICE float State(int32_t k, int i) const { return elements_[k * dim_ + i]; }
 
  private:
+  // Copies N floats at a time. Samples and steps have `dim` floats each.
+  template <int N>
+  DEEPPCR_DEVICE void CopyNoise(const Holds& from, int32_t count) {
+    for (int at = N * context_.thread(); at < count * dim_; at += N * context_.num_threads())
+      context_.template CopyAsync<N>(from.noise + at, elements_ + at);
+  }
   DEEPPCR_DEVICE void Walk(int32_t count, int i, float* z) {
     float state = *z;
     const float* factor = holds_;

@@ -60,7 +60,10 @@ class NewtonSolve {
       stages_ = 0;
       Propagate(KindOf(progress()));
       // Read anew: registers are for what is propagated.
-      SolveAndUpdate(KindOf(progress()));
+      const IterationKind kind = KindOf(progress());
+      const WarpNorms outcome = SolveAndUpdate(kind);
+      if (context_.lane() == 0) Advance(kind, outcome);
+      context_.SyncWarp(kAfterProgress);
     }
     WriteAnswer();
   }
@@ -71,23 +74,35 @@ class NewtonSolve {
   }
 
   DEEPPCR_DEVICE void Pass() {
-    const Progress& before = args_.progress[context_.cluster()];
-    if (HasStopped(before)) return;
-    if (context_.lane() == 0) CopyWords(before, &progress());
+    Progress before;
+    CopyWords(args_.progress[context_.cluster()], &before);
+    // Newton's matrices are on their way while the progress is.
+    const bool ahead = kPlace == BlockPlace::kSharedTree && IsNewton(args_.policy.linearization);
+    if (ahead) place_.FetchMatrices(args_.policy.linearization, count_);
+    if (HasStopped(before)) return place_.AwaitLeaves();
     const IterationKind kind = KindOf(before);
+    if (Leads()) CopyWords(before, &progress());
     if constexpr (kPlace == BlockPlace::kSharedTree) {
       context_.AnnounceBlock();
-      place_.FetchLeaves(kind, count_);
+      if (!ahead) place_.FetchMatrices(kind.linearization, count_);
+      place_.FetchResiduals(kind, count_);
+      place_.AwaitLeaves();
       context_.AwaitBlocks(kBeforeTree);  // from here on blocks may write to one another's tree
     }
-    context_.SyncWarp(kAfterProgress);
     stages_ = EndOf(0);
-    SolveAndUpdate(kind);
+    const WarpNorms outcome = SolveAndUpdate(kind);
+    WriteFinalState();  // that of the last pass is the answer
+    if (!Leads()) return;
+    Advance(kind, outcome);
     Keep(progress());
-    if (HasStopped(progress())) WriteFinalState();
   }
 
  private:
+  static DEEPPCR_DEVICE bool IsNewton(Linearization linearization) {
+    return linearization == Linearization::kFull;
+  }
+  // The thread that speaks for its cluster.
+  DEEPPCR_DEVICE bool Leads() const { return context_.block() == 0 && context_.thread() == 0; }
   DEEPPCR_DEVICE bool HasStopped(const Progress& progress) const {
     return context_.Uniform(static_cast<int>(progress.next)) == static_cast<int>(NextPass::kStop);
   }
@@ -103,21 +118,19 @@ class NewtonSolve {
   DEEPPCR_DEVICE Progress& progress() const { return memory_.OfWarps()[warp_]; }
   // Code of their own for the passes that a Newton solve is made of: it has no branches for the
   // others, which would be fetched in vain in every pass.
-  DEEPPCR_DEVICE void SolveAndUpdate(IterationKind kind) {
+  DEEPPCR_DEVICE WarpNorms SolveAndUpdate(IterationKind kind) {
     if (kind.linearization != Linearization::kFull) return SolveAndUpdateAs<false>(kind);
     kind.linearization = Linearization::kFull;
-    SolveAndUpdateAs<true>(kind);
+    return SolveAndUpdateAs<true>(kind);
   }
   template <bool kFull>
-  DEEPPCR_DEVICE void SolveAndUpdateAs(IterationKind kind) {
+  DEEPPCR_DEVICE WarpNorms SolveAndUpdateAs(IterationKind kind) {
     const int32_t stop_word = StopWord();
     if (kind.linearization != Linearization::kZero) {
       stages_ += scan_.template UpSweep<kFull>(kind);
       stages_ += scan_.template DownSweep<kFull>(kind);
     }
-    const WarpNorms outcome = Update<kFull>(kind, stop_word);
-    if (context_.lane() == 0) Advance(kind, outcome);
-    context_.SyncWarp(kAfterProgress);
+    return Update<kFull>(kind, stop_word);
   }
   // Takes in the outcome of a pass. By one lane of each warp.
   DEEPPCR_DEVICE void Advance(IterationKind kind, const WarpNorms& outcome) const {
@@ -131,12 +144,12 @@ class NewtonSolve {
   // The cancel word, read by one thread from the host's memory, which takes long: well before it is
   // looked at.
   DEEPPCR_DEVICE int32_t StopWord() const {
-    if (args_.cancel == nullptr || context_.block() != 0 || context_.thread() != 0) return 0;
+    if (args_.cancel == nullptr || !Leads()) return 0;
     return context_.LoadVolatile(args_.cancel + context_.cluster());
   }
   // Stores the progress for the next part and for the host.
   DEEPPCR_DEVICE void Keep(const Progress& progress) const {
-    if (context_.block() != 0 || context_.thread() != 0) return;
+    if (!Leads()) return;
     CopyWords(progress, &args_.progress[context_.cluster()]);
     CopyWords(progress, &args_.outcomes[context_.cluster()]);
   }
@@ -266,8 +279,7 @@ class NewtonSolve {
   // ---- The answer
   DEEPPCR_DEVICE void WriteAnswer() {
     const int64_t sample = context_.cluster();
-    if (context_.block() == 0 && context_.thread() == 0)
-      CopyWords(progress(), &args_.outcomes[sample]);
+    if (Leads()) CopyWords(progress(), &args_.outcomes[sample]);
     WriteFinalState();
     if (args_.trajectories != nullptr) ForIntervals([&](int32_t i) { WriteTrajectory(i); });
   }

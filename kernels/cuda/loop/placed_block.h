@@ -45,19 +45,23 @@ class PlacedBlock {
     return InWorkspaceOf(local, block);
   }
 
-  // Copies what propagation made of the block's intervals, of which there are `count`, to the
-  // leaves of a tree in shared memory.
-  DEEPPCR_DEVICE void FetchLeaves(IterationKind kind, int32_t count) const {
+  // Begin to copy what propagation made of the block's intervals, of which there are `count`, to
+  // the leaves of a tree in shared memory.
+  DEEPPCR_DEVICE void FetchMatrices(Linearization linearization, int32_t count) const {
     const BlockMemory from = InWorkspace(), to = memory();
-    if (kind.linearization == Linearization::kFull)
+    if (linearization == Linearization::kFull)
       CopyRows<W * W, W * W>(from.Matrix(0), count, to.Matrix(0));
-    if (kind.linearization == Linearization::kDiagonal)
+    if (linearization == Linearization::kDiagonal)
       CopyRows<W, W * W>(from.Matrix(0), count, to.Matrix(0));
+    context_.CommitCopies();
+  }
+  DEEPPCR_DEVICE void FetchResiduals(IterationKind kind, int32_t count) const {
+    const BlockMemory from = InWorkspace(), to = memory();
     kind.vectors() == 1 ? CopyRows<W, kRow>(from.Residual(0), count, to.Residual(0))
                         : CopyRows<kRow, kRow>(from.Residual(0), count, to.Residual(0));
     context_.CommitCopies();
-    context_.template WaitForCopies<0>();
   }
+  DEEPPCR_DEVICE void AwaitLeaves() const { context_.template WaitForCopies<0>(); }
   // Asks for the states in the workspace that a warp is to update, those of the intervals warp(),
   // warp() + warps, ... < count, after the last barrier of the cluster before that: each takes from
   // the L1 what it has.

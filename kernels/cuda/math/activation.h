@@ -68,9 +68,11 @@ struct FixedActivation {
   DEEPPCR_DEVICE constexpr operator Activation() const { return kActivation; }
 };
 
-// Returns f(FixedActivation) of an activation.
+// Returns f(FixedActivation) of an activation. That of most denoisers comes first: a switch is a
+// tree of branches, at the end of every layer.
 template <class F>
 DEEPPCR_DEVICE float OfActivation(Activation activation, const F& f) {
+  if (activation == Activation::kSilu) return f(FixedActivation<Activation::kSilu>());
   switch (activation) {
     case Activation::kIdentity:
       return f(FixedActivation<Activation::kIdentity>());
@@ -83,7 +85,7 @@ DEEPPCR_DEVICE float OfActivation(Activation activation, const F& f) {
     case Activation::kSigmoid:
       return f(FixedActivation<Activation::kSigmoid>());
     case Activation::kSilu:
-      return f(FixedActivation<Activation::kSilu>());
+      break;
     case Activation::kGelu:
       return f(FixedActivation<Activation::kGelu>());
     case Activation::kGeluTanh:
