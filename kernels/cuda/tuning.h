@@ -103,9 +103,6 @@ inline constexpr int kTeamSamples = 16;
 // Layers of the residual denoiser whose weights stay in registers from step to step, as many as 128
 // registers a thread have room for, and their largest width (compiled).
 inline constexpr int kHeldLayers = 3, kHeldWidth = 128;
-// Steps of the coarse guess whose data is loaded together, beside the weights that a thread holds
-// (compiled).
-inline constexpr int kHeldSteps = 4;
 // Intervals of a block that keeps all layers of a residual denoiser in shared memory, and its
 // warps, of which each has a tile of tangents in registers (compiled).
 inline constexpr int kResidentIntervals = 8, kResidentWarps = 8;

@@ -79,12 +79,20 @@ template <class Context>
 class StagedHolds {
  public:
   static constexpr int kHoldFloats = sizeof(HoldCoefficients) / sizeof(float);
-  // Floats for one step. In memory: coefficients [every, kHoldFloats]; noise, then what steps add,
-  // then states, [every, dim].
-  static constexpr int64_t Floats(int dim) { return kHoldFloats + int64_t{dim}; }
+  // Floats for `every` steps. In memory: coefficients [every, kHoldFloats]; the factors of z
+  // [Row(every)]; what steps add to each element [dim, Row(every)]; noise, then states [every,
+  // dim].
+  static constexpr int64_t Floats(int64_t every, int dim) {
+    return every * (kHoldFloats + dim) + Row(every) * (1 + int64_t{dim});
+  }
 
   DEEPPCR_DEVICE StagedHolds(Context& context, float* memory, int64_t every, int dim)
-      : context_(context), holds_(memory), elements_(memory + every * kHoldFloats), dim_(dim) {}
+      : context_(context),
+        holds_(memory),
+        factors_(holds_ + every * kHoldFloats),
+        row_(Row(every)),
+        elements_(factors_ + row_ * (1 + int64_t{dim})),
+        dim_(dim) {}
 
   // Begins to copy `count` steps, by all threads of the block.
   DEEPPCR_DEVICE void Begin(const Holds& from, int32_t count) {
@@ -105,55 +113,81 @@ class StagedHolds {
     context_.SyncBlock(kAfterHolds);
     for (int at = context_.thread(); at < count * dim_; at += context_.num_threads()) {
       const auto k = static_cast<int32_t>(static_cast<uint32_t>(at) / static_cast<uint32_t>(dim_));
+      const int i = at - k * dim_;
       float four[kHoldFloats];
       context_.LoadFour(holds_ + k * kHoldFloats, four);
       const HoldCoefficients hold = {four[0], four[1], four[2], four[3]};
-      elements_[at] = held(at - k * dim_).Offset(hold, elements_[at]);
+      Offsets(i)[k] = held(i).Offset(hold, elements_[at]);
+      if (i == 0) factors_[k] = hold.z;
     }
     context_.SyncBlock(kAfterOffsets);
-    for (int i = context_.thread(); i < dim_; i += context_.num_threads()) Walk(count, i, &z[i]);
+    for (int i = context_.thread(); i < dim_; i += context_.num_threads()) {
+      const float last = Walk(count, i, z[i]);
+      // What is not finite stays so: a look at the last state is one at all of them.
+      z[i] = isfinite(last) ? last : WalkCarefully(count, i, z[i]);
+    }
     context_.SyncBlock(kAfterHeldStates);
   }
   // Element i behind step k, after Run.
   DEEPPCR_DEVICE float State(int32_t k, int i) const { return elements_[k * dim_ + i]; }
 
  private:
+  // Floats from one element's row to the next, so that the four from any step on may be loaded, and
+  // lanes find theirs in different banks.
+  static constexpr int64_t Row(int64_t every) { return (every + 3) / 4 * 4 + 4; }
+  DEEPPCR_DEVICE float* Offsets(int i) const { return factors_ + row_ * (1 + int64_t{i}); }
+
   // Copies N floats at a time. Samples and steps have `dim` floats each.
   template <int N>
   DEEPPCR_DEVICE void CopyNoise(const Holds& from, int32_t count) {
     for (int at = N * context_.thread(); at < count * dim_; at += N * context_.num_threads())
       context_.template CopyAsync<N>(from.noise + at, elements_ + at);
   }
-  DEEPPCR_DEVICE void Walk(int32_t count, int i, float* z) {
-    float state = *z;
-    const float* factor = holds_;
+
+  // Takes element i through the steps and returns what is behind the last. The data of four steps
+  // is loaded while those before are made.
+  DEEPPCR_DEVICE float Walk(int32_t count, int i, float state) {
+    const float* const offsets = Offsets(i);
     float* element = elements_ + i;
-    const auto take = [&](auto steps) {
-      float factors[steps.value], offsets[steps.value];
-      DEEPPCR_UNROLL
-      for (int k = 0; k < steps.value; ++k) {
-        factors[k] = factor[k * kHoldFloats];
-        offsets[k] = element[k * dim_];
-      }
-      DEEPPCR_UNROLL
-      for (int k = 0; k < steps.value; ++k) {
-        SetFinite(fmaf(factors[k], state, offsets[k]), &state);
-        element[k * dim_] = state;
-      }
-      factor += steps.value * kHoldFloats;
-      element += steps.value * dim_;
-    };
+    float factors[4] = {}, adds[4] = {}, next_factors[4] = {}, next_adds[4] = {};
+    context_.LoadFour(factors_, factors);
+    context_.LoadFour(offsets, adds);
     int32_t k = 0;
     DEEPPCR_AS_WRITTEN
-    for (; k + kHeldSteps <= count; k += kHeldSteps)
-      take(std::integral_constant<int, kHeldSteps>());
+    for (; k + 4 <= count; k += 4) {
+      context_.LoadFour(factors_ + k + 4, next_factors);
+      context_.LoadFour(offsets + k + 4, next_adds);
+      DEEPPCR_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        state = fmaf(factors[j], state, adds[j]);
+        element[j * dim_] = state;
+        factors[j] = next_factors[j];
+        adds[j] = next_adds[j];
+      }
+      element += 4 * dim_;
+    }
+    DEEPPCR_UNROLL
+    for (int j = 0; j < 3; ++j) {
+      if (k + j >= count) break;
+      state = fmaf(factors[j], state, adds[j]);
+      element[j * dim_] = state;
+    }
+    return state;
+  }
+  // The same, but a step that would not be finite is left out.
+  DEEPPCR_DEVICE float WalkCarefully(int32_t count, int i, float state) {
     DEEPPCR_AS_WRITTEN
-    for (; k < count; ++k) take(std::integral_constant<int, 1>());
-    *z = state;
+    for (int32_t k = 0; k < count; ++k) {
+      SetFinite(fmaf(factors_[k], state, Offsets(i)[k]), &state);
+      elements_[k * dim_ + i] = state;
+    }
+    return state;
   }
 
   Context& context_;
   float* const holds_;
+  float* const factors_;
+  const int64_t row_;
   float* const elements_;
   const int dim_;
 };

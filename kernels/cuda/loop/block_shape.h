@@ -70,7 +70,7 @@ constexpr int32_t StagedFloats(const Process& process, const LaunchLimits& limit
   const int64_t least = static_cast<int64_t>(CoarseBytes(process)) + MostHeldBytes(process);
   const int64_t room = static_cast<int64_t>(limits.shared_bytes) - least;
   const int64_t floats =
-      CoarseStride(process.num_steps) * StagedHolds<int>::Floats(SampleDim(process));
+      StagedHolds<int>::Floats(CoarseStride(process.num_steps), SampleDim(process));
   return floats * int64_t{sizeof(float)} <= room ? static_cast<int32_t>(floats) : 0;
 }
 

@@ -125,7 +125,7 @@ _W4_MEMORY = (('LDG', 'LoadVolatile', 'pcie'), ('LDG', 'UpdateAs', 'l1'), ('LD',
 
 # The 63 steps of an evaluation, from copies that all warps have made, 63 of coefficients and 63 x 16 of
 # noise: what they add by all warps, the recurrence by one, the guesses by all.
-_HELD = (Trips(r'k \+ kHeldSteps <= count', 15), Trips(r'; k < count; \+\+k', 3),
+_HELD = (Trips(r'k \+ 4 <= count', 15),
          Trips(r'at = N \* context_\.thread', 1, route=Route(('CopyNoise<1>',))), Trips(r'at = context_\.thread', 2),
          Trips(r'i = context_\.thread', 1, warps=1),
          Trips(r'at = context\.thread\(\); at < ends', 2))
@@ -208,7 +208,7 @@ WORKLOADS = (
     Workload('W4 Newton', 'C = 1: the coarse guess, three full passes and two corrections', (
         Launch('guess', _DIFFUSION, 'HeldCoarseKernel', 'Silu', 16,
                (Trips('begin = 0', 16), Trips(_BLOCKS, 0), Trips(r'i = context\.thread', 1, warps=1)) + _HELD
-               + _PANELS, _PREFETCHED, _STEPS + Route(('CopyNoise<1>', r'i < width; i \+= context\.num_threads\(\)\) \{',)),
+               + _PANELS, _PREFETCHED, _STEPS + Route(('CopyNoise<1>', 'WalkCarefully', r'i < width; i \+= context\.num_threads\(\)\) \{',)),
                row=(('kernel', 'held_coarse_guess'),)),
         _propagation('full propagation', Route(('TakeProbes', 'PickUpInput', r'LengthOf|ReadLayer\(tape_.Hidden|ReadLayer\(d_|ReadState\((at|d)_')), 3, 'resident_propagation'),
         _propagation('propagation of a correction', Route(('TakeColumns',)), 2, 'resident_correction',
