@@ -58,13 +58,15 @@ struct BlockMemory {
     return reinterpret_cast<float*>(base_of_states + (end - base)) + int64_t{i} * row();
   }
   DEEPPCR_DEVICE float* Propagated(int32_t i) const { return State(tree.per_block + 1 + i); }
+  // The vectors that enter a node, where launches take them down the tree (pass_kernel.h), which
+  // have no shared memory.
   DEEPPCR_DEVICE float* Prefix(int32_t node) const {
     return Propagated(tree.per_block) + int64_t{node} * row();
   }
   // The layers of the block's intervals, where its shared memory holds them: weights [layers, W,
   // W + 4], so that the lanes of a warp find their rows in different banks, then biases [layers,
   // W].
-  DEEPPCR_DEVICE float* HeldWeights() const { return Prefix(tree.nodes_per_block()); }
+  DEEPPCR_DEVICE float* HeldWeights() const { return Propagated(tree.per_block); }
   static constexpr int HeldRow(int width) { return width + 4; }
   static constexpr size_t HeldBytes(int width, int64_t layers) {
     return sizeof(float) * static_cast<size_t>(layers * width * (HeldRow(width) + 1));
@@ -76,12 +78,18 @@ struct BlockMemory {
   DEEPPCR_DEVICE Progress* OfWarps() const {
     return reinterpret_cast<Progress*>(base + (kMaxWarps + kMaxBlocks) * sizeof(WarpNorms));
   }
-  static constexpr int kMaxWarps = 32, kMaxBlocks = 16;
+  static constexpr int kMaxWarps = 16, kMaxBlocks = 16;
+  static_assert(MaxNewtonWarps(8) <= kMaxWarps && MaxPartWarps(8) <= kMaxWarps);
 
+  // Bytes in a workspace, and in the shared memory of a block that has all in there, without
+  // layers.
   static constexpr size_t Bytes(const IntervalTree& tree, int width) {
-    const size_t rows =
-        2 * static_cast<size_t>(tree.per_block) + 1 + static_cast<size_t>(tree.nodes_per_block());
-    return AlignedBytes(UnalignedTreeBytes(tree, width) + RowBytes(width) * rows);
+    const auto nodes = static_cast<size_t>(tree.nodes_per_block());
+    return AlignedBytes(SharedBytes(tree, width) + RowBytes(width) * nodes);
+  }
+  static constexpr size_t SharedBytes(const IntervalTree& tree, int width) {
+    const size_t rows = 2 * static_cast<size_t>(tree.per_block) + 1;
+    return UnalignedTreeBytes(tree, width) + RowBytes(width) * rows;
   }
   // Bytes of the tree.
   static constexpr size_t TreeBytes(const IntervalTree& tree, int width) {

@@ -85,7 +85,7 @@ class IntervalScan {
     for (int v = warp_; v < kind.vectors() && count_ > 0; v += warps_)
       WalkChain(kind.linearization, v, last);
     int32_t stages = tree_.nodes(chain_level_) - 1;
-    if constexpr (kPlace == BlockPlace::kSharedTree) place_.PrefetchStates(count_);
+    if constexpr (kPlace == BlockPlace::kSharedTree) place_.PrefetchStates(kind, count_);
     if (has_prefixes<kFull>()) {
       stages += chain_level_ > 0 ? 1 : 0;
     } else {

@@ -51,7 +51,7 @@ constexpr int64_t LayersOfBlock(const IntervalTree& tree, int32_t shooting_inter
 // that reads them from the L2 waits for most of them.
 constexpr bool CanHoldLayers(const IntervalTree& tree, int32_t shooting_interval, int width,
                              size_t shared_bytes) {
-  return BlockMemory::Bytes(tree, width) +
+  return BlockMemory::SharedBytes(tree, width) +
              BlockMemory::HeldBytes(width, LayersOfBlock(tree, shooting_interval)) <=
          shared_bytes;
 }
@@ -61,7 +61,7 @@ constexpr size_t NewtonBytes(const NewtonArgs& args, int width) {
     return args.holds_tree ? BlockMemory::TreeBytes(args.tree, width) : 0;
   if (args.workspace != nullptr) return 0;
   const int64_t layers = args.holds_layers ? LayersOfBlock(args.tree, args.shooting_interval) : 0;
-  return BlockMemory::Bytes(args.tree, width) + BlockMemory::HeldBytes(width, layers);
+  return BlockMemory::SharedBytes(args.tree, width) + BlockMemory::HeldBytes(width, layers);
 }
 
 }  // namespace deeppcr::cuda

@@ -8,8 +8,8 @@
 //
 // Symbols as in kernels/backend/backend.h. A warp works on one interval or one node of the tree at
 // a time (interval_scan.h); a pass waits for the cluster twice. States and vectors lie in shared
-// memory as [columns, W]; warp_step.h says which elements a lane holds. Every thread of a cluster
-// makes the same decisions from the same norms.
+// memory as [columns, W]; warp_step.h says which elements a lane holds. The
+// threads of a cluster make the same decisions from the same norms; in parts one of them decides.
 
 #include <math.h>
 
@@ -331,8 +331,8 @@ DEEPPCR_DEVICE void SolveNewton(Context& context, const NewtonArgs& args) {
                          : SolveNewtonAs<W, kInWorkspace, false>(context, args);
 }
 
-// Body of a launch of one cluster per sample for a part of a solve, in the workspace. kHoldsTree:
-// args.holds_tree.
+// Body of a launch of one cluster per sample for a part of a solve, whose states are in the
+// workspace. kHoldsTree: args.holds_tree.
 template <int W, bool kHoldsTree, class Context>
 DEEPPCR_DEVICE void SolveNewtonInPartsAs(Context& context, const NewtonArgs& args) {
   constexpr BlockPlace kPlace = kHoldsTree ? BlockPlace::kSharedTree : BlockPlace::kWorkspace;

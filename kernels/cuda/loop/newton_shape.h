@@ -71,7 +71,7 @@ constexpr NewtonShape NewtonShapeOf(int width, int num_samples, const IntervalTr
   const int most =
       MaxNewtonWarps(width) < limits.max_warps ? MaxNewtonWarps(width) : limits.max_warps;
   return {width, num_samples, tree.num_blocks, tree.per_block < most ? tree.per_block : most,
-          BlockMemory::Bytes(tree, width) > limits.shared_bytes};
+          BlockMemory::SharedBytes(tree, width) > limits.shared_bytes};
 }
 
 // Chooses as many blocks a sample as there are free multiprocessors and intervals, and as its

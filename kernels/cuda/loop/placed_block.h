@@ -62,24 +62,40 @@ class PlacedBlock {
     context_.CommitCopies();
   }
   DEEPPCR_DEVICE void AwaitLeaves() const { context_.template WaitForCopies<0>(); }
-  // Asks for the states in the workspace that a warp is to update, those of the intervals warp(),
-  // warp() + warps, ... < count, after the last barrier of the cluster before that: each takes from
-  // the L1 what it has.
-  DEEPPCR_DEVICE void PrefetchStates(int32_t count) const {
-    constexpr int kLine = 32, kLines = (kRow - 1) / kLine + 2;
-    const BlockMemory from = memory();
-    const int32_t warps = context_.num_threads() / kWarpSize;
-    for (int at = context_.lane();; at += kWarpSize) {
-      const int32_t i = context_.warp() + at / (2 * kLines) * warps;
-      if (i >= count) return;
-      const int line = at % kLines * kLine;
-      const float* const row = at / kLines % 2 == 0 ? from.State(i + 1) : from.Propagated(i);
-      context_.Prefetch(row + (line < kRow ? line : kRow - 1));
+  // Asks for what a warp is to update of the states in the workspace, those of the intervals
+  // warp(), warp() + warps, ... < count, after the last barrier of the cluster before that: each
+  // takes from the L1 what it has.
+  DEEPPCR_DEVICE void PrefetchStates(IterationKind kind, int32_t count) const {
+    if (kind.vectors() > 1) {
+      PrefetchColumns<kNumColumns, kNumColumns>(count);
+    } else if (kind.confirms()) {
+      PrefetchColumns<1 + kBallColumn, 1>(count);
+    } else {
+      PrefetchColumns<1, 1>(count);
     }
   }
 
  private:
   static constexpr int kRow = kNumColumns * W;
+
+  // The first columns of states, and of what propagation made of them.
+  template <int kOfState, int kPropagated>
+  DEEPPCR_DEVICE void PrefetchColumns(int32_t count) const {
+    constexpr int kLine = 32, kStateLines = (kOfState * W - 1) / kLine + 2;
+    constexpr int kLines = kStateLines + (kPropagated * W - 1) / kLine + 2;
+    const BlockMemory from = memory();
+    const int32_t warps = context_.num_threads() / kWarpSize;
+    for (int at = context_.lane();; at += kWarpSize) {
+      const int32_t i = context_.warp() + at / kLines * warps;
+      if (i >= count) return;
+      const int line = at % kLines;
+      const bool of_state = line < kStateLines;
+      const int begin = kLine * (of_state ? line : line - kStateLines);
+      const int last = (of_state ? kOfState : kPropagated) * W - 1;
+      context_.Prefetch((of_state ? from.State(i + 1) : from.Propagated(i)) +
+                        (begin < last ? begin : last));
+    }
+  }
 
   DEEPPCR_DEVICE BlockMemory InWorkspace() const {
     return MemoryInWorkspace(args_.workspace, args_.tree, W, context_.cluster(), context_.block());

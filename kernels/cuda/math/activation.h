@@ -23,8 +23,8 @@ DEEPPCR_DEVICE float ApproximateInverse(float x) {
   return 1.0F / x;
 #endif
 }
-// 1 / x for x >= 1, with the bits of the quotient, but zero where that is no normal float: nvcc
-// makes a branch for those, and several quotients would wait for one another.
+// 1 / x for x >= 1, by the steps that nvcc makes of the quotient, but zero where that is no normal
+// float: nvcc has a branch for those, and several quotients would wait for one another.
 DEEPPCR_DEVICE float InverseFromOne(float x) {
   const float inverse = ApproximateInverse(x);
   const float better = fmaf(inverse, fmaf(-x, inverse, 1.0F), inverse);

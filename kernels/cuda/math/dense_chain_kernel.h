@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/math/activation.h"
+#include "kernels/cuda/math/layer_norm.h"
 #include "kernels/cuda/runtime/device_code.h"
 #include "kernels/cuda/tuning.h"
 
@@ -48,14 +49,6 @@ inline constexpr int kChainColumns = 1 + kChainTangents;
 
 // Floats of two vectors of all columns, and of the row sums.
 constexpr int64_t DenseChainFloats(int64_t widest) { return (2 * kChainColumns + 1) * widest; }
-
-// The sum of x over the lanes of the warp, in all of them.
-template <class Context, class T>
-DEEPPCR_DEVICE T SumOfWarp(Context& context, T x) {
-  DEEPPCR_UNROLL
-  for (int mask = kWarpSize / 2; mask > 0; mask /= 2) x += context.ShuffleXor(x, mask);
-  return x;
-}
 
 // The barrier calls of the kernel.
 enum DenseChainSite : int { kAfterInputs, kAfterLayer, kAfterOutputs, kNumDenseChainSites };

@@ -11,12 +11,12 @@
 
 namespace deeppcr::cuda {
 
-// The sum of all lanes, known to each of them.
-template <class Context>
-DEEPPCR_DEVICE float SumOfWarp(Context& context, float sum) {
+// The sum of x over the lanes of the warp, in all of them.
+template <class Context, class T>
+DEEPPCR_DEVICE T SumOfWarp(Context& context, T x) {
   DEEPPCR_UNROLL
-  for (int mask = kWarpSize / 2; mask > 0; mask /= 2) sum += context.ShuffleXor(sum, mask);
-  return sum;
+  for (int mask = kWarpSize / 2; mask > 0; mask /= 2) x += context.ShuffleXor(x, mask);
+  return x;
 }
 // The sum of f(0), ..., f(dim - 1), known to all lanes.
 template <class Context, class F>

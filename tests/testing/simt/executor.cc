@@ -148,6 +148,7 @@ class Launch {
   static void RunThread(Thread& thread, const std::function<void(Thread&)>& body) {
     try {
       body(thread);
+      if (!thread.copies_.empty()) thread.Complain("copies that a thread has not waited for");
     } catch (const EndOfThread&) {
     }
   }

@@ -319,7 +319,7 @@ TEST(NewtonKernelTest, EveryBarrierIsNeeded) {
 }
 
 // Passes over a workspace in which the intervals' transitions stand, as another kernel would have
-// propagated them: full, two corrections with probes, a confirmation.
+// propagated them.
 struct Parts {
   int32_t intervals = 1;
   int num_blocks = 1;
@@ -328,130 +328,178 @@ struct Parts {
   Linearization linearization = Linearization::kFull;
 };
 struct AfterParts {
-  std::vector<float> states;  // [passes, P + 1, columns, W]
-  std::vector<double> updates;
-  DeviceVector final_states, trajectories;
-  std::vector<Progress> outcomes;
+  std::vector<float> states;        // [passes, P, columns, W]
+  std::vector<float> final_states;  // [passes, W]
+  std::vector<double> progress;     // of every pass
+  bool shares = true;               // each block has what it asks for of the state before its own
   simt::Outcome launch;
+};
+
+std::vector<NextPass> PassesOf(Linearization linearization) {
+  using enum NextPass;
+  if (linearization == Linearization::kFull)
+    return {kWarmSweep, kIterate, kCorrect, kIterate, kCorrect, kConfirm, kConfirmDisplaced};
+  return {kIterate, kIterate, kLinearize, kCorrect, kConfirm, kConfirmUpdated};
+}
+
+template <int W>
+class PartsOnExecutor {
+ public:
+  PartsOnExecutor(const Parts& parts, const simt::Schedule& schedule)
+      : parts_(parts),
+        schedule_(schedule),
+        tree_(parts.intervals, parts.num_blocks),
+        workspace_(cuda::BlockMemory::Bytes(tree_, W) / sizeof(float) * parts.num_blocks,
+                   std::nanf("")) {}
+
+  AfterParts Run() {
+    Launch(cuda::NewtonPart::kStart);
+    for (const NextPass next : PassesOf(parts_.linearization)) {
+      progress_[0].next = next;
+      progress_[0].probes = next == NextPass::kCorrect;
+      const IterationKind kind = KindOf(progress_[0], parts_.linearization);
+      Propagate(kind);
+      Launch(cuda::NewtonPart::kPass);
+      Keep(kind);
+    }
+    progress_[0].next = NextPass::kStop;
+    Launch(cuda::NewtonPart::kPass);  // leaves everything as it is
+    Keep({});
+    return after_;
+  }
+
+ private:
+  cuda::BlockMemory MemoryOf(int block) {
+    auto* const base = reinterpret_cast<std::byte*>(workspace_.data());
+    return cuda::MemoryInWorkspace(base, tree_, W, 0, block);
+  }
+  void Propagate(const IterationKind& kind) {
+    std::normal_distribution<float> normal(0, 0.3F / std::sqrt(static_cast<float>(W)));
+    const auto fill = [&](float* to, int count) {
+      for (int i = 0; i < count; ++i) to[i] = normal(generator_);
+    };
+    for (int32_t p = 0; p < parts_.intervals; ++p) {
+      const cuda::BlockMemory memory = MemoryOf(tree_.block_of(0, p));
+      const int32_t i = tree_.index_of(0, p);
+      fill(memory.Propagated(i), kNumColumns * W);
+      fill(memory.Residual(i), kNumColumns * W);
+      if (kind.forms_matrices()) fill(memory.Matrix(i), W * W);
+    }
+  }
+  void Launch(cuda::NewtonPart part) {
+    cuda::NewtonArgs args{.part = part,
+                          .stack = {.num_steps = parts_.intervals, .state_dim = W},
+                          .policy = {.linearization = parts_.linearization, .max_iterations = 100},
+                          .start = {},
+                          .tree = tree_,
+                          .shooting_interval = 1,
+                          .guess = {},
+                          .initial_states = initial_.data(),
+                          .final_states = final_.data(),
+                          .trajectories = nullptr,
+                          .outcomes = outcomes_.data(),
+                          .progress = progress_.data(),
+                          .cancel = nullptr,
+                          .workspace = reinterpret_cast<std::byte*>(workspace_.data()),
+                          .holds_layers = false,
+                          .holds_tree = parts_.holds_tree};
+    args.policy.num_intervals = parts_.intervals;
+    const simt::LaunchShape shape{.num_clusters = 1,
+                                  .num_blocks = parts_.num_blocks,
+                                  .num_threads = parts_.num_warps * cuda::kWarpSize,
+                                  .shared_bytes = cuda::NewtonBytes(args, W)};
+    const simt::Outcome outcome = simt::Execute(
+        shape, schedule_, [&](simt::Thread& thread) { cuda::SolveNewtonInParts<W>(thread, args); });
+    after_.launch.trouble += outcome.trouble;
+    after_.launch.passes.resize(cuda::kNumNewtonSites);
+    for (size_t site = 0; site < outcome.passes.size(); ++site)
+      after_.launch.passes.at(site) += outcome.passes[site];
+  }
+  void Keep(const IterationKind& kind) {
+    for (int32_t p = 0; p < parts_.intervals; ++p) {
+      const int block = tree_.block_of(0, p);
+      const float* const end = MemoryOf(block).State(tree_.index_of(0, p) + 1);
+      after_.states.insert(after_.states.end(), end, end + kNumColumns * W);
+      if (p + 1 == parts_.intervals || tree_.block_of(0, p + 1) == block) continue;
+      const float* const entry = MemoryOf(block + 1).State(0);
+      const int first = kind.confirms() ? kUpdateColumn : 0;
+      const int last = kind.confirms() ? kBallColumn + 1 : kind.vectors();
+      after_.shares &= std::equal(end + first * W, end + last * W, entry + first * W);
+    }
+    after_.final_states.insert(after_.final_states.end(), final_.begin(), final_.end());
+    const Progress& p = outcomes_[0];
+    for (const double x : {double(p.next), double(p.probes), double(p.refused), double(p.draws),
+                           double(p.warm_sweeps), double(p.iterations), double(p.corrections),
+                           double(p.confirmations), double(p.stages), double(p.columns), p.update,
+                           p.contraction, p.error_estimate, p.rounding_estimate, p.remaining_way})
+      after_.progress.push_back(x);
+  }
+
+  const Parts parts_;
+  const simt::Schedule schedule_;
+  const cuda::IntervalTree tree_;
+  std::vector<float> workspace_;
+  std::mt19937 generator_{11};
+  const DeviceVector initial_ = DeviceVector(W, 0.5F);
+  DeviceVector final_ = Poisoned(W);
+  std::vector<Progress> outcomes_ = std::vector<Progress>(1), progress_ = std::vector<Progress>(1);
+  AfterParts after_;
 };
 
 template <int W>
 AfterParts SolveParts(const Parts& parts, const simt::Schedule& schedule = {}) {
-  const cuda::IntervalTree tree(parts.intervals, parts.num_blocks);
-  const size_t bytes = cuda::BlockMemory::Bytes(tree, W);
-  std::vector<float> workspace(bytes / sizeof(float) * parts.num_blocks, std::nanf(""));
-  const auto memory_of = [&](int32_t p) {
-    return cuda::MemoryInWorkspace(reinterpret_cast<std::byte*>(workspace.data()), tree, W, 0,
-                                   tree.block_of(0, p));
-  };
-  const DeviceVector initial(W, 0.5F);
-  AfterParts after{.states = {},
-                   .updates = {},
-                   .final_states = Poisoned(W),
-                   .trajectories = {},
-                   .outcomes = std::vector<Progress>(1),
-                   .launch = {}};
-  std::vector<Progress> progress(1);
-  cuda::NewtonArgs args{.part = cuda::NewtonPart::kStart,
-                        .stack = {.num_steps = parts.intervals, .state_dim = W},
-                        .policy = {.linearization = parts.linearization, .max_iterations = 100},
-                        .start = {},
-                        .tree = tree,
-                        .shooting_interval = 1,
-                        .guess = {},
-                        .initial_states = initial.data(),
-                        .final_states = after.final_states.data(),
-                        .trajectories = nullptr,
-                        .outcomes = after.outcomes.data(),
-                        .progress = progress.data(),
-                        .cancel = nullptr,
-                        .workspace = reinterpret_cast<std::byte*>(workspace.data()),
-                        .holds_layers = false,
-                        .holds_tree = parts.holds_tree};
-  args.policy.num_intervals = parts.intervals;
-  const simt::LaunchShape shape{.num_clusters = 1,
-                                .num_blocks = parts.num_blocks,
-                                .num_threads = parts.num_warps * cuda::kWarpSize,
-                                .shared_bytes = cuda::NewtonBytes(args, W)};
-  const auto launch = [&] {
-    const simt::Outcome outcome = simt::Execute(
-        shape, schedule, [&](simt::Thread& thread) { cuda::SolveNewtonInParts<W>(thread, args); });
-    after.launch.trouble += outcome.trouble;
-    after.launch.passes.resize(cuda::kNumNewtonSites);
-    for (size_t site = 0; site < outcome.passes.size(); ++site)
-      after.launch.passes.at(site) += outcome.passes[site];
-  };
-  launch();
-  args.part = cuda::NewtonPart::kPass;
-  std::mt19937 generator(11);
-  std::normal_distribution<float> normal(0, 0.3F / std::sqrt(static_cast<float>(W)));
-  const auto fill = [&](float* to, int count) {
-    for (int i = 0; i < count; ++i) to[i] = normal(generator);
-  };
-  for (const NextPass next : {NextPass::kIterate, NextPass::kCorrect, NextPass::kIterate,
-                              NextPass::kCorrect, NextPass::kConfirm}) {
-    const bool linear = parts.linearization != Linearization::kFull;
-    if (linear && next != NextPass::kIterate) continue;
-    progress[0].next = next;
-    progress[0].probes = next == NextPass::kCorrect;
-    for (int32_t p = 0; p < parts.intervals; ++p) {
-      const cuda::BlockMemory memory = memory_of(p);
-      const int32_t i = tree.index_of(0, p);
-      fill(memory.Propagated(i), kNumColumns * W);
-      fill(memory.Residual(i), kNumColumns * W);
-      if (next == NextPass::kIterate) fill(memory.Matrix(i), W * W);
+  return PartsOnExecutor<W>(parts, schedule).Run();
+}
+
+template <int W>
+void ExpectTheBitsOfTheWorkspace(Linearization linearization, int32_t intervals) {
+  const AfterParts wanted =
+      SolveParts<W>({.intervals = intervals, .num_warps = 2, .linearization = linearization});
+  ASSERT_EQ(wanted.launch.trouble, "");
+  ASSERT_FALSE(std::ranges::any_of(wanted.states, [](float x) { return std::isnan(x); }));
+  for (const bool holds_tree : {false, true}) {
+    for (const int num_blocks : {1, 4, 16}) {
+      const AfterParts got = SolveParts<W>({.intervals = intervals,
+                                            .num_blocks = num_blocks,
+                                            .num_warps = num_blocks == 4 ? 3 : 8,
+                                            .holds_tree = holds_tree,
+                                            .linearization = linearization},
+                                           {.order = Order::kShuffled, .seed = 6});
+      ASSERT_EQ(got.launch.trouble, "");
+      EXPECT_TRUE(got.shares);
+      EXPECT_EQ(got.states, wanted.states) << intervals << " " << num_blocks;
+      EXPECT_EQ(got.final_states, wanted.final_states) << intervals << " " << num_blocks;
+      EXPECT_EQ(got.progress, wanted.progress) << intervals << " " << num_blocks;
     }
-    launch();
-    for (int32_t p = 0; p < parts.intervals; ++p) {
-      const float* const end = memory_of(p).State(tree.index_of(0, p) + 1);
-      after.states.insert(after.states.end(), end, end + kNumColumns * W);
-    }
-    after.updates.push_back(after.outcomes[0].update);
-    after.updates.push_back(after.outcomes[0].rounding_estimate);
   }
-  after.trajectories.assign(after.states.begin(), after.states.end());
-  return after;
 }
 
 // The tree of a launch that holds one has the bits of the tree in the workspace, in launches of any
 // shape.
 TEST(NewtonPartsTest, ATreeInSharedMemoryGivesTheBitsOfTheWorkspace) {
-  for (const Linearization linearization :
-       {Linearization::kFull, Linearization::kIdentity, Linearization::kDiagonal}) {
-    for (const int32_t intervals : {1, 2, 16, 17, 64, 130}) {
-      const AfterParts wanted = SolveParts<kWidth>(
-          {.intervals = intervals, .num_warps = 2, .linearization = linearization});
-      ASSERT_EQ(wanted.launch.trouble, "");
-      ASSERT_FALSE(std::ranges::any_of(wanted.states, [](float x) { return std::isnan(x); }));
-      for (const bool holds_tree : {false, true}) {
-        for (const int num_blocks : {1, 4, 16}) {
-          const AfterParts got = SolveParts<kWidth>({.intervals = intervals,
-                                                     .num_blocks = num_blocks,
-                                                     .num_warps = num_blocks == 4 ? 3 : 16,
-                                                     .holds_tree = holds_tree,
-                                                     .linearization = linearization},
-                                                    {.order = Order::kShuffled, .seed = 5});
-          ASSERT_EQ(got.launch.trouble, "");
-          EXPECT_EQ(got.states, wanted.states) << intervals << " " << num_blocks;
-          EXPECT_EQ(got.updates, wanted.updates) << intervals << " " << num_blocks;
-        }
-      }
-    }
+  for (const Linearization linearization : {Linearization::kFull, Linearization::kIdentity,
+                                            Linearization::kDiagonal, Linearization::kZero}) {
+    for (const int32_t intervals : {1, 2, 17, 64, 70})
+      ExpectTheBitsOfTheWorkspace<8>(linearization, intervals);
   }
+  for (const int32_t intervals : {16, 130})
+    ExpectTheBitsOfTheWorkspace<kWidth>(Linearization::kFull, intervals);
+  ExpectTheBitsOfTheWorkspace<32>(Linearization::kFull, 33);
 }
 
-TEST(NewtonPartsTest, EveryBarrierOfATreeInSharedMemoryIsNeeded) {
+TEST(NewtonPartsTest, BarriersAroundATreeInSharedMemoryAreNeeded) {
   const Parts launches[] = {{.intervals = 70, .num_blocks = 2, .num_warps = 3, .holds_tree = true},
                             {.intervals = 40, .num_blocks = 4, .num_warps = 2, .holds_tree = true}};
   simt::ExpectBarriersAreNeeded(
       {cuda::kBeforeTree, cuda::kBeforeLevel, cuda::kAfterLocalReduce, cuda::kAfterReduce,
-       cuda::kBeforeLevelDown, cuda::kAfterChain, cuda::kAfterOwnNorms, cuda::kAfterUpdate},
+       cuda::kBeforeLevelDown, cuda::kAfterNode, cuda::kAfterChain, cuda::kAfterOwnNorms,
+       cuda::kAfterUpdate},
       launches,
       [&](const Parts& launch, const simt::Schedule& schedule) {
         return SolveParts<8>(launch, schedule);
       },
       [](const AfterParts& a, const AfterParts& b) {
-        return a.states == b.states && a.updates == b.updates;
+        return a.states == b.states && a.progress == b.progress;
       });
 }
 

@@ -42,7 +42,8 @@ TEST(NewtonShapeTest, EveryShapeFitsOrLiesInTheWorkspace) {
   for (const int width : kWidths) {
     for (int32_t intervals = 1; intervals <= 5000; intervals += 7) {
       const NewtonShape shape = ChooseNewtonShape(width, 2, intervals, kLimits);
-      const size_t bytes = BlockMemory::Bytes(IntervalTree(intervals, shape.num_blocks), width);
+      const size_t bytes =
+          BlockMemory::SharedBytes(IntervalTree(intervals, shape.num_blocks), width);
       EXPECT_EQ(shape.in_workspace, bytes > kLimits.shared_bytes);
       // The workspace is for intervals that the largest cluster has too little memory for.
       if (shape.in_workspace) {
@@ -89,6 +90,7 @@ TEST(BlockMemoryTest, ItsPartsFillItsBytes) {
     EXPECT_EQ(AlignedBytes(place(memory.State(0))), BlockMemory::TreeBytes(tree, width));
     EXPECT_EQ(AlignedBytes(place(memory.Prefix(tree.nodes_per_block()))),
               BlockMemory::Bytes(tree, width));
+    EXPECT_EQ(place(memory.HeldWeights()), BlockMemory::SharedBytes(tree, width));
     // The states of another base lie behind the tree that would be there.
     const BlockMemory apart = {tree, width, base + 4096, base};
     EXPECT_EQ(apart.State(3), memory.State(3));
