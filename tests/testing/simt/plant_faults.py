@@ -25,9 +25,12 @@ FAULTS = {
             "if (|context_.lane() < warps_",
             "context_.lane() + 1 < warps_",
         ),
-        "ChainWithoutLastNode": ("for (int32_t j = 1; |j < last", "j + 1 < last"),
         "ConfirmationsWithoutHalo": ("kind.confirms() ? kUpdateColumn : 0", "kind.confirms() ? kNumColumns : 0"),
         "HaloOfWrongInterval": ("memory_.State(tree_.per_block)", "memory_.State(tree_.per_block - 1)"),
+    },
+    "loop/interval_scan.h": {
+        "ChainWithoutLastNode": ("for (int32_t j = 1; |j < last", "j + 1 < last"),
+        "EnteringOfNextNode": ("of_chain ? |memory_.ChainResidual(j - 1)", "memory_.ChainResidual(j)"),
     },
     "loop/interval_norms.h": {
         "ProbesWithoutNorm": ("norms_.probe = fmaxf(norms_.probe, rho_);", "norms_.probe = 0.0F;"),
@@ -139,7 +142,7 @@ FAULTS = {
             "args_.tape.From(process_.denoiser, |sample_ * view_.tree.num_intervals + first_ + r",
             "sample_ * view_.tree.num_intervals + first_",
         ),
-        "ResidentSlopesOfNegatives": ("low_[i] = i < d_.hidden_dim ? |slopes[k]", "fmaxf(slopes[k], 0.5F)"),
+        "ResidentSlopesOfNegatives": ("low_[ElementOf(k)] = ElementOf(k) < d_.hidden_dim ? |slopes[k]", "fmaxf(slopes[k], 0.5F)"),
     },
     "math/tangent_tiles.h": {
         "TileOfOtherRows": ("const int row = |first_row + 2 * p", "first_row + 2 * (p / 2 * 2)"),
