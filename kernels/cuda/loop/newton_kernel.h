@@ -8,8 +8,8 @@
 //
 // Symbols as in kernels/backend/backend.h. A warp works on one interval or one node of the tree at
 // a time (interval_scan.h); a pass waits for the cluster twice. States and vectors lie in shared
-// memory as [columns, W]; warp_step.h says which elements a lane holds. The
-// threads of a cluster make the same decisions from the same norms; in parts one of them decides.
+// memory as [columns, W]; warp_step.h says which elements a lane holds. The threads of a cluster
+// make the same decisions from the same norms; in parts one of them decides.
 
 #include <math.h>
 
@@ -132,7 +132,7 @@ class NewtonSolve {
     }
     return Update<kFull>(kind, stop_word);
   }
-  // Takes in the outcome of a pass. By one lane of each warp.
+  // Takes in the outcome of a pass. By one lane of each warp; in parts by the thread that leads.
   DEEPPCR_DEVICE void Advance(IterationKind kind, const WarpNorms& outcome) const {
     Progress next = progress();
     AdvanceProgress(args_.policy, outcome.norms.AsDoubles(), stages_,
