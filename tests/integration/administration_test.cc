@@ -138,9 +138,7 @@ TEST_F(AdministrationTest, AServerThatPollsRollsItself) {
     ASSERT_TRUE(status.ok()) << status.error_message();
   }
   EXPECT_EQ(model.summary().version(), 2);
-  for (int i = 0; i < 500 && server->Log().find("model_retired") == std::string::npos; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_THAT(server->Log(), HasSubstr("model_retired"));
+  EXPECT_THAT(server->LogOnceItHas("model_retired"), HasSubstr("model_retired"));
   v1::ForwardRequest old = MakeRequest();
   old.set_version(1);
   EXPECT_EQ(Call(*stub, old, &response).error_code(), grpc::StatusCode::NOT_FOUND);

@@ -206,12 +206,7 @@ TEST_F(AdmissionTest, TheLogSaysWhoChangedWhatIsServed) {
   EXPECT_EQ(unload("net", kAdmin), grpc::StatusCode::OK);
   EXPECT_EQ(unload("net", kAdmin), grpc::StatusCode::NOT_FOUND);
 
-  // Lines are written by a thread of their own.
-  std::string log;
-  for (int i = 0; i < 500 && log.find("NOT_FOUND") == std::string::npos; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    log = server_->Log();
-  }
+  const std::string log = server_->LogOnceItHas("NOT_FOUND");
   EXPECT_THAT(log, HasSubstr(R"("event":"administration","method":"UnloadModel","model":"net")"));
   EXPECT_THAT(log, HasSubstr(R"("caller":"token of ada")"));
   EXPECT_THAT(log, HasSubstr(R"("event":"model_unloaded","model":"net","version":1)"));

@@ -134,6 +134,14 @@ std::optional<int> ServerProcess::Wait(double seconds) { return WaitFor(&pid_, s
 
 std::string ServerProcess::Log() const { return ReadAll(directory_.File("log")); }
 
+std::string ServerProcess::LogOnceItHas(std::string_view text) const {
+  std::string log;
+  for (const auto deadline = Clock::now() + std::chrono::seconds(20);
+       (log = Log()).find(text) == std::string::npos && Clock::now() < deadline;)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return log;
+}
+
 std::string ServerProcess::Http(const std::string& request, int port) const {
   const int socket_fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};

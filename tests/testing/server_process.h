@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/testing/safetensors_writer.h"
@@ -44,7 +45,11 @@ class ServerProcess {
   // The exit code; nothing if the process still runs after `seconds` or was killed by a signal.
   std::optional<int> Wait(double seconds);
 
+  // What the process has logged. A thread of its own writes the lines: while it runs, that of an
+  // event may come after the event.
   std::string Log() const;
+  // As soon as it has this text, or as it is after 20 seconds without.
+  std::string LogOnceItHas(std::string_view text) const;
 
   // The reply, with headers, to a GET request at the HTTP port; empty if there is none.
   std::string Get(const std::string& path) const {
