@@ -92,17 +92,14 @@ class IntervalTile {
 
   // Takes the tangents through a step of the interval, its first one or not.
   DEEPPCR_DEVICE void Run(bool begins, int width) {
-    // Read ahead of the layers.
-    float z[kStateTiles][2], m[kStateTiles][2];
-    ReadState(tape_.State(d_, 0), z);
-    ReadState(tape_.Prediction(d_, 0), m);
-    if (probes_) ReadLayer(tape_.Hidden(d_, 0, 0), h_);
+    float h[kOfLane] = {};
+    if (probes_) ReadLayer(tape_.Hidden(d_, 0, 0), h);
     begins ? Enter() : Load(width);
     TangentTiles<kHiddenTiles> hidden;
     MultiplyTiles(context_, d_.input, state_, hidden);
-    if (probes_) PickUpInput(hidden);
+    if (probes_) PickUpInput(h, hidden);
     for (int b = 0; b < d_.num_blocks; ++b) Block(b, hidden);
-    Reverse(hidden, z, m);
+    Reverse(hidden);
     Store(width);
   }
 
@@ -203,7 +200,8 @@ class IntervalTile {
   }
 
   // ---- Layers
-  DEEPPCR_DEVICE void PickUpInput(TangentTiles<kHiddenTiles>& hidden) const {
+  // h: what the first layer of the network makes of the state.
+  DEEPPCR_DEVICE void PickUpInput(const float (&h)[kOfLane], TangentTiles<kHiddenTiles>& hidden) {
     const int lane = context_.lane();
     const float z[1] = {lane < d_.state_dim ? tape_.State(d_, 0)[lane] : 0.0F};
     float spreads[kOfLane];
@@ -211,11 +209,12 @@ class IntervalTile {
     const float length = LengthOf(z);
     context_.SyncWarp(kBeforeElements);
     DEEPPCR_UNROLL
-    for (int k = 0; k < kOfLane; ++k) size_[ElementOf(k)] = SizeOfSum(spreads[k] * length, h_[k]);
+    for (int k = 0; k < kOfLane; ++k) size_[ElementOf(k)] = SizeOfSum(spreads[k] * length, h[k]);
     context_.SyncWarp(kAfterElements);
     ForElements(hidden, [&](int i, float* probe, const float*) {
       if (i < d_.hidden_dim) *probe += RoundingOf(0, size_[i], i);
     });
+    length_ = LengthOf(h);
   }
 
   // hidden <- hidden + slope (first hidden).
@@ -231,8 +230,7 @@ class IntervalTile {
     MultiplyTiles(context_, d_.first.Next(block), hidden, product);
     if (!probes_) return TakeColumns(a, hidden, product);
     TakeProbes(block, a, value, spreads, hidden, product);
-    DEEPPCR_UNROLL
-    for (int k = 0; k < kOfLane; ++k) h_[k] = value[k];
+    length_ = LengthOf(value);
   }
   DEEPPCR_DEVICE void TakeColumns(const float (&a)[kOfLane], TangentTiles<kHiddenTiles>& hidden,
                                   const TangentTiles<kHiddenTiles>& product) const {
@@ -260,7 +258,6 @@ class IntervalTile {
                                  TangentTiles<kHiddenTiles>& hidden,
                                  const TangentTiles<kHiddenTiles>& product) const {
     const TileElements elements(context_, kWidth);
-    const float length = LengthOf(h_);
     context_.SyncWarp(kBeforeElements);
     DEEPPCR_UNROLL
     for (int p = 0; p < kHiddenTiles; ++p) {
@@ -275,7 +272,7 @@ class IntervalTile {
     context_.SyncWarp(kAfterLargest);
     float reach[kOfLane];
     DEEPPCR_UNROLL
-    for (int k = 0; k < kOfLane; ++k) reach[k] = ReachOf(spreads[k] * length, size_[ElementOf(k)]);
+    for (int k = 0; k < kOfLane; ++k) reach[k] = ReachOf(spreads[k] * length_, size_[ElementOf(k)]);
     SlopeRange near[kOfLane];
     AllSlopesNear(d_.activation, a, reach, near);
     DEEPPCR_UNROLL
@@ -284,7 +281,7 @@ class IntervalTile {
       const bool real = i < d_.hidden_dim;
       low_[i] = real ? near[k].low : 0.0F;
       high_[i] = real ? near[k].high : 0.0F;
-      const float size = SizeOfBranch(spreads[k] * length, near[k].Largest(), a[k], value[k]);
+      const float size = SizeOfBranch(spreads[k] * length_, near[k].Largest(), a[k], value[k]);
       size_[i] = real ? size : 0.0F;
     }
     context_.SyncWarp(kAfterElements);
@@ -302,10 +299,12 @@ class IntervalTile {
   }
 
   // state <- the reverse step's tangents, from those of the network's output.
-  DEEPPCR_DEVICE void Reverse(const TangentTiles<kHiddenTiles>& hidden,
-                              const float (&z)[kStateTiles][2], const float (&m)[kStateTiles][2]) {
+  DEEPPCR_DEVICE void Reverse(const TangentTiles<kHiddenTiles>& hidden) {
     // Read ahead of the product.
+    float z[kStateTiles][2], m[kStateTiles][2];
     float next[kStateTiles][2] = {}, spreads[kStateTiles][2] = {};
+    ReadState(tape_.State(d_, 0), z);
+    ReadState(tape_.Prediction(d_, 0), m);
     if (probes_) {
       ReadState(at_.memory.Propagated(at_.local), next);
       ReadState(d_.output.spreads, spreads);
@@ -313,7 +312,6 @@ class IntervalTile {
     TangentTiles<kStateTiles> prediction;
     MultiplyTiles(context_, d_.output, hidden, prediction);
     const ReverseCoefficients& c = step_.coefficients;
-    const float length = probes_ ? LengthOf(h_) : 0.0F;
     const TileElements elements(context_, kStateCols);
     DEEPPCR_UNROLL
     for (int p = 0; p < kStateTiles; ++p) {
@@ -324,7 +322,8 @@ class IntervalTile {
 
         float &upper = state_.at[p][e], &lower = state_.at[p][e + 2];
         if (probes_) {
-          const ReverseOfProbes probes(c, d_, m[p][e], z[p][e], next[p][e], spreads[p][e] * length);
+          const ReverseOfProbes probes(c, d_, m[p][e], z[p][e], next[p][e],
+                                       spreads[p][e] * length_);
           upper = probes.Carry(c, prediction.at[p][e], upper) +
                   RoundingOf(2 * d_.num_blocks + 1, probes.size, i);
           if (!real) upper = 0.0F;
@@ -346,8 +345,7 @@ class IntervalTile {
   const int first_;
   const ElementNumbers low_, high_, size_;
   TangentTiles<kStateTiles> state_;
-  float h_[kOfLane];  // of probes: the lane's elements of what enters the next block, or leaves the
-                      // last
+  float length_ = 0.0F;  // of probes: of what enters the next block, or leaves the last
 };
 
 template <int kStateTiles, int kHiddenTiles, class Context>

@@ -241,12 +241,10 @@ CEILINGS = (
     Ceiling('W3 backward', '', 'spill', 0),
     Ceiling('W3 backward', r'l = begin \+ 1', 'LDG.64', 8),
     Ceiling('W4 sequential', '', 'spill', 20),  # weights that a thread holds from step to step
-    Ceiling('W4 Newton', 'begin = 0', 'spill', 32),
+    Ceiling('W4 Newton', 'begin = 0', 'spill', 16),
     # Addresses, read once a step of some 50,000 cycles.
-    Ceiling('W4 Newton', r'job = context_\.warp|shooting_interval', 'spill', 58),
-    # What is read ahead of a product, once in some 5,000 cycles: without it the product waits for the L2.
-    Ceiling('W4 Newton', r'b < d_', 'spill', 8),
-    Ceiling('W4 Newton', r'tile = team|j < groups_|k = warp|level', 'spill', 2),
+    Ceiling('W4 Newton', r'job = context_\.warp|shooting_interval', 'spill', 34),
+    Ceiling('W4 Newton', r'tile = team|j < groups_|b < d_|k = warp|level', 'spill', 2),
     Ceiling('W4 Newton', 'level', 'fence', 1),
     Ceiling('W1 Newton', _PASSES, 'fence', 2),
     Ceiling('W1 Newton', _PASSES, 'cluster barrier', 2),
