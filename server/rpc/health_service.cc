@@ -120,11 +120,13 @@ void HealthService::Publish(Statuses statuses) {
 }
 
 std::vector<QueuedMethod> HealthService::Methods() {
-  return {Queued(this, &HealthService::RequestCheck, std::bind_front(&HealthService::Check, this)),
-          Queued(this, &HealthService::RequestWatch, std::bind_front(&HealthService::Watch, this))};
+  return {Queued(this, &HealthService::RequestCheck,
+                 std::bind_front(&HealthService::AnswerCheck, this)),
+          Queued(this, &HealthService::RequestWatch,
+                 std::bind_front(&HealthService::AnswerWatch, this))};
 }
 
-void HealthService::Check(UnaryCallOfQueue* call) {
+void HealthService::AnswerCheck(UnaryCallOfQueue* call) {
   const std::optional<std::string> name = NameIn(*call->request());
   if (!name.has_value()) return call->Finish(NoRequest());
   std::optional<Status> status;
@@ -137,7 +139,7 @@ void HealthService::Check(UnaryCallOfQueue* call) {
   call->FinishWith(MessageOf(*status));
 }
 
-void HealthService::Watch(StreamOfQueue* call) {
+void HealthService::AnswerWatch(StreamOfQueue* call) {
   std::optional<std::string> name = NameIn(*call->request());
   if (!name.has_value()) return call->Finish(NoRequest());
   auto* watcher = new Watcher(*this, *std::move(name), call);

@@ -39,8 +39,8 @@ class HealthService final : public RawHealthService {
   using Status = grpc::health::v1::HealthCheckResponse::ServingStatus;
   class Watcher;
 
-  void Check(UnaryCallOfQueue* call);
-  void Watch(StreamOfQueue* call);
+  void AnswerCheck(UnaryCallOfQueue* call);
+  void AnswerWatch(StreamOfQueue* call);
   // The caller holds mutex_.
   std::optional<Status> Find(std::string_view name) const;
 
