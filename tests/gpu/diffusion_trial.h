@@ -31,7 +31,9 @@ class DiffusionTrial {
         input_(Draw(hidden_ * cols_, 1 / std::sqrt(static_cast<float>(dim)))),
         output_(Draw(cols_ * hidden_, 1 / std::sqrt(static_cast<float>(hidden)))),
         inner_(Draw(num_blocks * hidden_ * hidden_, 1 / std::sqrt(static_cast<float>(hidden)))),
+        halves_(DrawHalves((num_blocks * hidden_ + 2 * cols_) * hidden_)),
         zeros_(std::vector<float>(num_blocks * hidden_, 0.0F)),
+        ones_(std::vector<float>(num_blocks * hidden_, 1.0F)),
         tables_(Draw(steps * num_blocks * hidden_, 0.3F)),
         noise_(Draw(steps * dim, 1)),
         initial_(Draw(width_, 1)),
@@ -57,6 +59,9 @@ class DiffusionTrial {
                                    .output = Layer(output_.data(), cols_, hidden_),
                                    .first = Layer(inner_.data(), hidden_, hidden_),
                                    .second = {},
+                                   .halves = {.input = HalvesFrom(0, hidden_, cols_),
+                                              .output = HalvesFrom(1, cols_, hidden_),
+                                              .first = HalvesFrom(2, hidden_, hidden_)},
                                    .clip_range = INFINITY,
                                    .norm_epsilon = 1e-6F};
     return {denoiser,      steps_,        dim_,           width_,          coefficients_.data(),
@@ -137,13 +142,26 @@ class DiffusionTrial {
     for (float& x : values) x = normal(generator);
     return values;
   }
+  // Halves of about the size of a layer's weights.
+  static std::vector<uint16_t> DrawHalves(int64_t count) {
+    std::mt19937 generator(5);
+    std::vector<uint16_t> halves(count);
+    for (uint16_t& half : halves) half = static_cast<uint16_t>((generator() & 0x83FF) | 0x2C00);
+    return halves;
+  }
+  // A layer of halves that has so many of the input or the output layer before it.
+  HalfLayer HalvesFrom(int before, int rows, int cols) const {
+    return {halves_.data() + int64_t{before} * cols_ * hidden_, ones_.data(), rows, cols};
+  }
   PanelLayer Layer(const float* weights, int rows, int cols) const {
     return {weights, zeros_.data(), zeros_.data(), rows, cols};
   }
 
   const int64_t steps_;
   const int dim_, width_, hidden_, num_blocks_, cols_;
-  const OnDevice<float> input_, output_, inner_, zeros_;
+  const OnDevice<float> input_, output_, inner_;
+  const OnDevice<uint16_t> halves_;
+  const OnDevice<float> zeros_, ones_;
   const OnDevice<float> tables_, noise_, initial_, final_, guesses_;
   const OnDevice<ReverseCoefficients> coefficients_;
   const OnDevice<HoldCoefficients> holds_;
@@ -165,7 +183,7 @@ inline void TimeDiffusion(int64_t steps, const LaunchLimits& limits) {
   const auto sequential = trial.Sequential();
   time("held_sequential", [&] { return LaunchBlocks(sequential, 1, nullptr); });
   const auto coarse = trial.Coarse(kInterval, limits);
-  time("held_coarse_guess", [&] { return LaunchBlocks(coarse, 1, nullptr); });
+  time("half_coarse_guess", [&] { return LaunchBlocks(coarse, 1, nullptr); });
   if (limits.max_cluster_blocks == 0) return;
 
   const NewtonShape shape = trial.Shape(kInterval, limits);

@@ -55,7 +55,18 @@ __device__ __forceinline__ void Write(Measured* to, unsigned long long cycles,
 }
 
 // ---- Chains of arithmetic
-enum class Chain { kFma, kShuffle, kSpecial, kConvert, kDouble, kVote, kRedux, kRegister, kTensor };
+enum class Chain {
+  kFma,
+  kShuffle,
+  kSpecial,
+  kConvert,
+  kDouble,
+  kVote,
+  kRedux,
+  kRegister,
+  kTensor,
+  kHalfTensor
+};
 
 template <Chain C>
 __global__ void ChainKernel(Measured* to, unsigned seed) {
@@ -83,6 +94,12 @@ __global__ void ChainKernel(Measured* to, unsigned seed) {
     if constexpr (C == Chain::kTensor)
       asm volatile(
           "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%4,%4,%4}, "
+          "{%4,%4}, {%0,%1,%2,%3};"
+          : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+          : "r"(x));
+    if constexpr (C == Chain::kHalfTensor)
+      asm volatile(
+          "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%4,%4,%4}, "
           "{%4,%4}, {%0,%1,%2,%3};"
           : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
           : "r"(x));

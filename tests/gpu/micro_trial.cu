@@ -81,6 +81,8 @@ void ChainRows(Bench& bench) {
   ChainRow<Chain::kRedux>(bench, "redux", "REDUX and the way back to a register");
   ChainRow<Chain::kRegister>(bench, "register", "a comparison and S2R");
   ChainRow<Chain::kTensor>(bench, "tensor", "HMMA.1688 of TF32, by its accumulators");
+  ChainRow<Chain::kHalfTensor>(bench, "tensor_of_halves",
+                               "HMMA.16816 of halves, by its accumulators");
 }
 
 template <Cache C>

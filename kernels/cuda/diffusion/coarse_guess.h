@@ -31,7 +31,7 @@ struct CoarseArgs {
   int32_t shooting_interval, num_intervals;
   const float* initial_states;  // z_0 [n, W], zero beyond D
   float* guesses;               // y_1..y_P [n, P, W], zero beyond D
-  int32_t staged_floats;        // of a block's shared memory for StagedHolds; 0: there is no room
+  int32_t staged_floats;        // of a block's shared memory for HoldScan; 0: there is no room
 };
 
 // Elements of a state that the sampler moves and that have noise.
@@ -71,189 +71,323 @@ DEEPPCR_DEVICE void SetFinite(float next, float* element) {
   if (isfinite(next)) *element = next;
 }
 
-// Steps between two evaluations in a block's shared memory: their data is copied there while the
-// network is evaluated; then all threads make what a step adds to each element, and the threads
-// that have an element no more than the recurrence. One after another, by these threads and from
-// the L2, all of that would be waited for.
-template <class Context>
-class StagedHolds {
+// Elements i < width of rows dealt out to the threads of a context, each of which has the same
+// elements of every row.
+class DealtRows {
  public:
-  static constexpr int kHoldFloats = sizeof(HoldCoefficients) / sizeof(float);
-  // Floats for `every` steps. In memory: coefficients [every, kHoldFloats]; the factors of z
-  // [Row(every)]; what steps add to each element [dim, Row(every)]; noise, then states [every,
-  // dim].
-  static constexpr int64_t Floats(int64_t every, int dim) {
-    return every * (kHoldFloats + dim) + Row(every) * (1 + int64_t{dim});
+  template <class Context>
+  DEEPPCR_DEVICE DealtRows(const Context& context, int width)
+      : width_(width), thread_(context.thread()), threads_(context.num_threads()) {
+    const int rows = threads_ / width;
+    step_ = rows > 0 ? rows : 1;
+    first_ = rows > 0 ? thread_ / width : 0;
+    i_ = thread_ - first_ * width;
   }
-
-  DEEPPCR_DEVICE StagedHolds(Context& context, float* memory, int64_t every, int dim)
-      : context_(context),
-        holds_(memory),
-        factors_(holds_ + every * kHoldFloats),
-        row_(Row(every)),
-        elements_(factors_ + row_ * (1 + int64_t{dim})),
-        dim_(dim) {}
-
-  // Begins to copy `count` steps, by all threads of the block.
-  DEEPPCR_DEVICE void Begin(const Holds& from, int32_t count) {
-    static_assert(kHoldFloats == 4, "copied in one piece");
-    for (int k = context_.thread(); k < count; k += context_.num_threads())
-      context_.template CopyAsync<4>(&from.coefficients[k].z, holds_ + k * kHoldFloats);
-    if (dim_ % 4 == 0) {
-      CopyNoise<4>(from, count);
-    } else {
-      CopyNoise<1>(from, count);
+  // Calls f(k, i) for the thread's elements of rows k < count.
+  template <class F>
+  DEEPPCR_DEVICE void For(int32_t count, const F& f) const {
+    if (first_ >= step_) return;
+    for (int32_t k = first_; k < count; k += step_) {
+      for (int i = i_; i < width_; i += threads_) f(k, i);
     }
-    context_.CommitCopies();
   }
-  // Takes z [dim] through the steps; every thread may ask for held(i), which z does not change.
-  template <class Held>
-  DEEPPCR_DEVICE void Run(int32_t count, const Held& held, float* z) {
-    context_.template WaitForCopies<0>();
-    context_.SyncBlock(kAfterHolds);
-    for (int at = context_.thread(); at < count * dim_; at += context_.num_threads()) {
-      const auto k = static_cast<int32_t>(static_cast<uint32_t>(at) / static_cast<uint32_t>(dim_));
-      const int i = at - k * dim_;
-      float four[kHoldFloats];
-      context_.LoadFour(holds_ + k * kHoldFloats, four);
-      const HoldCoefficients hold = {four[0], four[1], four[2], four[3]};
-      Offsets(i)[k] = held(i).Offset(hold, elements_[at]);
-      if (i == 0) factors_[k] = hold.z;
-    }
-    context_.SyncBlock(kAfterOffsets);
-    for (int i = context_.thread(); i < dim_; i += context_.num_threads()) {
-      const float last = Walk(count, i, z[i]);
-      // What is not finite stays so: a look at the last state is one at all of them.
-      z[i] = isfinite(last) ? last : WalkCarefully(count, i, z[i]);
-    }
-    context_.SyncBlock(kAfterHeldStates);
-  }
-  // Element i behind step k, after Run.
-  DEEPPCR_DEVICE float State(int32_t k, int i) const { return elements_[k * dim_ + i]; }
 
  private:
-  // Floats from one element's row to the next, so that the four from any step on may be loaded, and
-  // lanes find theirs in different banks.
-  static constexpr int64_t Row(int64_t every) { return (every + 3) / 4 * 4 + 4; }
-  DEEPPCR_DEVICE float* Offsets(int i) const { return factors_ + row_ * (1 + int64_t{i}); }
+  int width_, thread_, threads_, step_, first_, i_;
+};
 
-  // Copies N floats at a time. Samples and steps have `dim` floats each.
+// Steps between two evaluations: half a warp takes an element through all of them at once. With one
+// x0, a step is an affine map of the element, and the states are a prefix scan of the maps. One
+// step after another would be waited for, by a thread that has nothing else to do; so would the
+// steps' data, which is copied to shared memory while the network is evaluated, where there is
+// room. The bits of the states do not tell.
+//
+// Threads: those that copy.
+template <class Context, class Threads = Context>
+class HoldScan {
+ public:
+  static constexpr int kHoldFloats = sizeof(HoldCoefficients) / sizeof(float);
+  // Floats of `buffers` for `every` steps each. In memory: a buffer's coefficients [Places(every),
+  // kHoldFloats] and its noise [Places(every), NoiseRow(dim)], then the next one's.
+  static constexpr int64_t Floats(int64_t every, int dim, int buffers) {
+    return buffers * Places(every) * (kHoldFloats + NoiseRow(dim));
+  }
+
+  DEEPPCR_DEVICE HoldScan(Context& context, Threads& threads, float* memory, int64_t every, int dim,
+                          int buffers)
+      : context_(context),
+        threads_(threads),
+        noise_(threads, dim % 4 == 0 ? dim / 4 : dim),
+        memory_(memory),
+        places_(static_cast<int32_t>(Places(every))),
+        dim_(dim),
+        buffers_(buffers) {}
+
+  // Begins to copy `count` steps, the `stretch`-th ones, by the threads, which commit the copies.
+  DEEPPCR_DEVICE void Begin(int32_t stretch, const Holds& from, int32_t count) {
+    static_assert(kHoldFloats == 4, "copied in one piece");
+    float* const holds = HoldsOf(stretch);
+    for (int k = threads_.thread(); k < count; k += threads_.num_threads())
+      threads_.template CopyAsync<4>(&from.coefficients[k].z, holds + PlaceOf(k) * kHoldFloats);
+    if (dim_ % 4 == 0) {
+      CopyNoise<4>(NoiseOf(stretch), from, count);
+    } else {
+      CopyNoise<1>(NoiseOf(stretch), from, count);
+    }
+  }
+  // Takes z [dim] through the steps of a stretch, `from`. Where they are `staged`, the threads have
+  // waited for their copies, and the block for them. Every thread may ask for held(i), which
+  // changes with put(i, z), of the element behind all steps. store_from(i, k): a Store(states) of
+  // element i behind step k and the next ones, of which some may be none of the stretch.
+  template <class Held, class Put, class StoreFrom>
+  DEEPPCR_DEVICE void Run(int32_t stretch, bool staged, const Holds& from, int32_t count,
+                          const float* z, const Held& held, const Put& put,
+                          const StoreFrom& store_from) {
+    if (staged) {
+      const Source<true> source = {HoldsOf(stretch), NoiseOf(stretch), NoiseRow(dim_)};
+      TakeElements(source, count, z, held, put, store_from);
+    } else {
+      const Source<false> source = {&from.coefficients->z, from.noise, dim_};
+      TakeElements(source, count, z, held, put, store_from);
+    }
+  }
+
+ private:
+  static constexpr int kLanes = kWarpSize / 2;        // lanes of an element
+  static constexpr int kOfLane = 4;                   // steps that a lane has of a scan
+  static constexpr int kTogether = kLanes * kOfLane;  // steps of a scan
+
+  // Places of steps: those of a scan of which each lane has one lie side by side.
+  static constexpr int64_t Places(int64_t every) {
+    return (every + kTogether - 1) / kTogether * kTogether;
+  }
+  static DEEPPCR_DEVICE int32_t PlaceOf(int32_t k) {
+    const int32_t in_scan = k % kTogether;
+    return k - in_scan + in_scan % kOfLane * kLanes + in_scan / kOfLane;
+  }
+  // Floats from one step's noise to the next, so that lanes find theirs in different banks, or few
+  // of them in one.
+  static constexpr int NoiseRow(int dim) { return dim % 4 == 0 ? dim + 4 : dim | 1; }
+  DEEPPCR_DEVICE float* HoldsOf(int32_t stretch) const {
+    return memory_ + stretch % buffers_ * places_ * (kHoldFloats + NoiseRow(dim_));
+  }
+  DEEPPCR_DEVICE float* NoiseOf(int32_t stretch) const {
+    return HoldsOf(stretch) + places_ * kHoldFloats;
+  }
+
+  // Copies N floats at a time.
   template <int N>
-  DEEPPCR_DEVICE void CopyNoise(const Holds& from, int32_t count) {
-    for (int at = N * context_.thread(); at < count * dim_; at += N * context_.num_threads())
-      context_.template CopyAsync<N>(from.noise + at, elements_ + at);
+  DEEPPCR_DEVICE void CopyNoise(float* to, const Holds& from, int32_t count) {
+    const int row = NoiseRow(dim_);
+    noise_.For(count, [&](int32_t k, int i) {
+      threads_.template CopyAsync<N>(from.noise + int64_t{k} * dim_ + N * i,
+                                     to + PlaceOf(k) * row + N * i);
+    });
   }
 
-  // Takes element i through the steps and returns what is behind the last. The data of four steps
-  // is loaded while those before are made.
-  DEEPPCR_DEVICE float Walk(int32_t count, int i, float state) {
-    const float* const offsets = Offsets(i);
-    float* element = elements_ + i;
-    float factors[4] = {}, adds[4] = {}, next_factors[4] = {}, next_adds[4] = {};
-    context_.LoadFour(factors_, factors);
-    context_.LoadFour(offsets, adds);
-    int32_t k = 0;
-    DEEPPCR_AS_WRITTEN
-    for (; k + 4 <= count; k += 4) {
-      context_.LoadFour(factors_ + k + 4, next_factors);
-      context_.LoadFour(offsets + k + 4, next_adds);
-      DEEPPCR_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        state = fmaf(factors[j], state, adds[j]);
-        element[j * dim_] = state;
-        factors[j] = next_factors[j];
-        adds[j] = next_adds[j];
-      }
-      element += 4 * dim_;
+  // What a step does to an element: z to factor z + offset.
+  struct Map {
+    float factor = 1.0F, offset = 0.0F;
+
+    DEEPPCR_DEVICE float Of(float z) const { return fmaf(factor, z, offset); }
+    // This map behind another one.
+    DEEPPCR_DEVICE Map After(const Map& first) const {
+      return {factor * first.factor, Of(first.offset)};
     }
-    DEEPPCR_UNROLL
-    for (int j = 0; j < 3; ++j) {
-      if (k + j >= count) break;
-      state = fmaf(factors[j], state, adds[j]);
-      element[j * dim_] = state;
+  };
+  // Where steps have their data: `staged` in places, one after another else.
+  template <bool kStaged>
+  struct Source {
+    const float* holds;
+    const float* noise;
+    int32_t row;  // floats from one step's noise to the next
+  };
+  // An element and what `count` steps have of it.
+  template <bool kStaged>
+  struct Element {
+    Source<kStaged> source;
+    int i;
+    HeldElement held;
+    int32_t count;
+  };
+  // The map of step k, or one that changes nothing behind the last step.
+  template <bool kStaged>
+  DEEPPCR_DEVICE Map MapOf(const Element<kStaged>& element, int32_t k) const {
+    const int32_t step = k < element.count ? k : 0;
+    const int32_t place = kStaged ? PlaceOf(step) : step;
+    const Source<kStaged>& source = element.source;
+    float four[kHoldFloats];
+    context_.LoadFour(source.holds + place * kHoldFloats, four);
+    const HoldCoefficients hold = {four[0], four[1], four[2], four[3]};
+    const float noise = source.noise[place * source.row + element.i];
+    const Map map = {hold.z, element.held.Offset(hold, noise)};
+    return k < element.count ? map : Map();
+  }
+
+  template <bool kStaged, class Held, class Put, class StoreFrom>
+  DEEPPCR_DEVICE void TakeElements(const Source<kStaged>& source, int32_t count, const float* z,
+                                   const Held& held, const Put& put, const StoreFrom& store_from) {
+    const int half = context_.lane() / kLanes, warps = context_.num_threads() / kWarpSize;
+    for (int first = 2 * context_.warp(); first < dim_; first += 2 * warps) {
+      const bool real = first + half < dim_;
+      const int i = real ? first + half : first;
+      const Element<kStaged> element = {source, i, held(i), count};
+      const float last =
+          TakeElement(element, z[i], real, [&](int32_t k) { return store_from(i, k); });
+      if (real && context_.lane() % kLanes == 0) put(i, last);
+    }
+  }
+  // Takes an element through the steps and returns what is behind the last, in all lanes of half a
+  // warp.
+  template <bool kStaged, class StoreFrom>
+  DEEPPCR_DEVICE float TakeElement(const Element<kStaged>& element, float state, bool stores,
+                                   const StoreFrom& store_from) {
+    const int lane = context_.lane() % kLanes;
+    for (int32_t first = 0; first < element.count; first += kTogether) {
+      const int32_t k = first + lane * kOfLane;
+      const auto store = store_from(k);
+      Map own[kOfLane], behind;  // behind: the steps of the scan up to the lane's last
+      DEEPPCR_UNROLL
+      for (int s = 0; s < kOfLane; ++s) {
+        own[s] = MapOf(element, k + s);
+        behind = s == 0 ? own[s] : own[s].After(behind);
+      }
+      DEEPPCR_UNROLL
+      for (int distance = 1; distance < kLanes; distance *= 2) {
+        const Map before = FromBefore(behind, distance);
+        if (lane >= distance) behind = behind.After(before);
+      }
+      const Map before = FromBefore(behind, 1);
+      float reached[kOfLane], next = lane == 0 ? state : before.Of(state);
+      bool finite = true;
+      DEEPPCR_UNROLL
+      for (int s = 0; s < kOfLane; ++s) {
+        reached[s] = next = own[s].Of(next);
+        finite = finite && isfinite(next);
+      }
+      if (context_.AllOfWarp(finite)) {
+        state = context_.Shuffle(next, context_.lane() - lane + kLanes - 1);
+      } else {
+        TakeCarefully(element, first, &state, reached);
+      }
+      if (stores) store(reached);
     }
     return state;
   }
-  // The same, but a step that would not be finite is left out.
-  DEEPPCR_DEVICE float WalkCarefully(int32_t count, int i, float state) {
+  // The map of an element's lane so many before, or any one.
+  DEEPPCR_DEVICE Map FromBefore(const Map& map, int distance) {
+    const int lane = context_.lane(), source = lane < distance ? lane : lane - distance;
+    return {context_.Shuffle(map.factor, source), context_.Shuffle(map.offset, source)};
+  }
+  // Takes an element through the steps of a scan one after another, where a step that would not be
+  // finite is left out; `reached` gets what is behind the lane's own.
+  template <bool kStaged>
+  DEEPPCR_DEVICE void TakeCarefully(const Element<kStaged>& element, int32_t first, float* state,
+                                    float (&reached)[kOfLane]) const {
     DEEPPCR_AS_WRITTEN
-    for (int32_t k = 0; k < count; ++k) {
-      SetFinite(fmaf(factors_[k], state, Offsets(i)[k]), &state);
-      elements_[k * dim_ + i] = state;
+    for (int32_t j = 0; j < kTogether; ++j) {
+      SetFinite(MapOf(element, first + j).Of(*state), state);
+      DEEPPCR_UNROLL
+      for (int s = 0; s < kOfLane; ++s)
+        if (j == context_.lane() % kLanes * kOfLane + s) reached[s] = *state;
     }
-    return state;
   }
 
   Context& context_;
-  float* const holds_;
-  float* const factors_;
-  const int64_t row_;
-  float* const elements_;
-  const int dim_;
+  Threads& threads_;
+  const DealtRows noise_;  // pieces of it that are copied at once
+  float* const memory_;
+  const int32_t places_;
+  const int dim_, buffers_;
 };
 
-// Float of a block's shared memory at which StagedHolds begin.
+// Float of a block's shared memory at which a HoldScan has its data.
 template <class Process>
 constexpr int64_t FirstStagedFloat(const Process& process) {
   return (int64_t{process.StepFloats(1)} + process.width + 3) / 4 * 4;
 }
 
-// Stores the guesses of intervals that end within `count` steps from step `begin` on, by all
-// threads of the block.
-template <class Process, class Context>
-DEEPPCR_DEVICE void StoreGuesses(Context& context, const CoarseArgs<Process>& args,
-                                 const StagedHolds<Context>& staged, int64_t begin, int32_t count,
-                                 int dim, float* guesses) {
-  const auto width = static_cast<uint32_t>(args.process.width);
-  const auto interval = static_cast<uint32_t>(args.shooting_interval);
-  const auto first = static_cast<uint32_t>(begin), end = first + static_cast<uint32_t>(count);
-  const uint32_t p = first / interval;
-  const bool last = end == args.process.num_steps;
-  const uint32_t ends = (last ? args.num_intervals : end / interval) - p;
-  for (uint32_t at = context.thread(); at < ends * width; at += context.num_threads()) {
-    const uint32_t j = at / width, i = at - j * width;
-    const uint32_t behind = (p + j + 1) * interval < end ? (p + j + 1) * interval : end;
-    const bool real = i < static_cast<uint32_t>(dim);
-    guesses[p * width + at] =
-        real ? staged.State(static_cast<int32_t>(behind - first) - 1, static_cast<int>(i)) : 0.0F;
+// Stores an element of the states behind some steps where intervals end.
+class GuessStore {
+ public:
+  // Element i behind step `step` and the next ones, `count` at most.
+  template <class Process>
+  DEEPPCR_DEVICE GuessStore(const CoarseArgs<Process>& args, float* guesses, int64_t step,
+                            int32_t count, int i)
+      : interval_(static_cast<uint32_t>(args.shooting_interval)),
+        width_(args.process.width),
+        count_(guesses == nullptr ? 0 : count),
+        last_(static_cast<int32_t>(args.process.num_steps - 1 - step)) {
+    const auto first = static_cast<uint32_t>(step);
+    const uint32_t p = first / interval_;
+    left_ = (p + 1) * interval_ - first;
+    to_ = guesses + int64_t{p} * width_ + i;
   }
-}
+  template <int N>
+  DEEPPCR_DEVICE void operator()(const float (&states)[N]) const {
+    uint32_t left = left_;
+    int32_t ends = 0;  // before step s
+    DEEPPCR_UNROLL
+    for (int s = 0; s < N; ++s) {
+      const bool ends_here = --left == 0 || s == last_;
+      if (ends_here && s < count_) to_[ends * width_] = states[s];
+      ends += ends_here ? 1 : 0;
+      left = left == 0 ? interval_ : left;
+    }
+  }
 
-// Takes element i of a state through `count` steps from step `begin` on with one x0, and with it
-// the element of the memory `c`, where the sampler carries one; `guesses` may be null.
+ private:
+  const uint32_t interval_;
+  const int32_t width_, count_, last_;  // last_: the last step of all, counted from the first one
+  uint32_t left_;                       // steps until an interval ends
+  float* to_;
+};
+
+// Takes element i of a state, *z, and that of the memory that its sampler carries, *c, through
+// `count` steps from step `begin` on with one x0; `guesses` may be null.
 template <class Process>
-DEEPPCR_DEVICE void HoldElement(const CoarseArgs<Process>& args, const Holds& holds, int64_t begin,
-                                int32_t count, const HeldElement& held, int i, bool real, float* z,
-                                float* c, float* guesses) {
+DEEPPCR_DEVICE void HoldWithMemory(const CoarseArgs<Process>& args, const Holds& holds,
+                                   int64_t begin, int32_t count, const HeldElement& held, int i,
+                                   float* z, float* c, float* guesses) {
   const Process& process = args.process;
   const int64_t interval = begin / args.shooting_interval;
   float* to = guesses == nullptr ? nullptr : guesses + interval * process.width + i;
   // Steps that are left of the interval.
   auto left = static_cast<int32_t>((interval + 1) * args.shooting_interval - begin);
-  float state = *z;
+  float state = *z, carried = *c;
   for (int32_t k = 0; k < count; ++k) {
     const HoldCoefficients hold = holds.coefficients[k];
-    const float noise = real ? holds.noise[int64_t{k} * holds.dim + i] : 0.0F;
-    float next = fmaf(hold.z, state, held.Offset(hold, noise));
-    if constexpr (Process::kAnySampler) {
-      if (c != nullptr) {
-        const MemoryHold& memory = process.memory_holds[begin + k];
-        next = fmaf(memory.recall, *c, next);
-        SetFinite(fmaf(memory.next.z, state, held.Offset(memory.next)), c);
-      }
-    }
-    SetFinite(next, &state);
+    const MemoryHold& memory = process.memory_holds[begin + k];
+    const float noise = holds.noise[int64_t{k} * holds.dim + i];
+    const float next = fmaf(hold.z, state, held.Offset(hold, noise));
+    const float recalled = fmaf(memory.recall, carried, next);
+    SetFinite(fmaf(memory.next.z, state, held.Offset(memory.next)), &carried);
+    SetFinite(recalled, &state);
     if (--left > 0 && begin + k + 1 < process.num_steps) continue;
     left = args.shooting_interval;
     if (to == nullptr) continue;
-    *to = state;
-    if constexpr (Process::kAnySampler) {
-      if (c != nullptr) to[process.sample_dim] = *c;
-    }
+    to[0] = state;
+    to[process.sample_dim] = carried;
     to += process.width;
   }
   *z = state;
+  *c = carried;
 }
+
+// Writes zeros to what guesses have beyond D elements, by all threads of the block.
+template <class Process, class Context>
+DEEPPCR_DEVICE void ClearBeyond(Context& context, const CoarseArgs<Process>& args, float* guesses) {
+  const int dim = args.process.state_dim, width = args.process.width;
+  if (dim == width) return;
+  DealtRows(context, width - dim).For(args.num_intervals, [&](int32_t p, int i) {
+    guesses[int64_t{p} * width + dim + i] = 0.0F;
+  });
+}
+
+// Buffers of HoldScan: with two, the data of the next steps is copied by warps that an evaluation
+// leaves idle.
+template <class Step>
+inline constexpr int kCoarseBuffers = Step::kCopiesAhead ? 2 : 1;
 
 // Makes the guess of a team's sample with the network of `step`.
 template <class Process, class Team, class Step>
@@ -269,38 +403,76 @@ DEEPPCR_DEVICE void GuessSample(const Team& team, const CoarseArgs<Process>& arg
   const int dim = SampleDim(process);
   bool carries = false;
   if constexpr (Process::kAnySampler) carries = process.memory_holds != nullptr;
-  StagedHolds staged(context, SharedFloats(context) + FirstStagedFloat(process), every, dim);
+  const bool is_staged = args.staged_floats > 0;
+  auto&& threads = step.CopyingThreads(context);
+  HoldScan scan(context, threads, SharedFloats(context) + FirstStagedFloat(process), every, dim,
+                kCoarseBuffers<Step>);
+  const auto count_from = [&](int64_t begin) {
+    const int64_t rest = process.num_steps - begin;
+    return static_cast<int32_t>(every < rest ? every : rest);
+  };
+  const auto holds_from = [&](int64_t begin) {
+    return Holds{process.holds + begin, steps.Noise(begin), dim};
+  };
+  const auto begin_copies = [&](int32_t stretch) {
+    const int64_t begin = stretch * every;
+    if (is_staged && begin < process.num_steps)
+      scan.Begin(stretch, holds_from(begin), count_from(begin));
+  };
   for (int i = context.thread(); i < width; i += context.num_threads())
     z[i] = args.initial_states[sample * width + i];
-  for (int64_t begin = 0; begin < process.num_steps; begin += every) {
-    // A thread has the same elements of z everywhere, so z needs no barrier. No network knows of a
-    // memory.
-    PlaceState(context, z, 0, step, carries ? dim : width);
-    const int64_t rest = process.num_steps - begin;
-    const auto count = static_cast<int32_t>(every < rest ? every : rest);
-    const Holds holds = {process.holds + begin, steps.Noise(begin), dim};
-    team.Sync(kAfterCoarseState);
-    if (args.staged_floats > 0) staged.Begin(holds, count);
-    steps.Prefetch(team, begin + every - 1);
-    step.Predict(steps.At(begin));
+  // No network knows of a memory.
+  PlaceState(context, z, 0, step, carries ? dim : width);
+  if (guesses != nullptr) ClearBeyond(context, args, guesses);
+  if constexpr (Step::kCopiesAhead) {
+    if (threads.thread() >= 0) begin_copies(0);
+    context.CommitCopies();
+  }
+  int32_t stretch = 0;
+  for (int64_t begin = 0; begin < process.num_steps; begin += every, ++stretch) {
+    const int32_t count = count_from(begin);
     const ReverseCoefficients at = process.CoefficientsOf(begin);
+    const auto view = steps.At(begin);
+    team.Sync(kAfterCoarseState);
+    if constexpr (Step::kCopiesAhead) {
+      const auto beside = [&] {
+        begin_copies(stretch + 1);
+        steps.Prefetch(threads, begin + every - 1);
+      };
+      step.Predict(view, beside, [&] {
+        context.CommitCopies();
+        context.template WaitForCopies<1>();
+      });
+    } else {
+      begin_copies(stretch);
+      context.CommitCopies();
+      steps.Prefetch(team, begin + every - 1);
+      step.Predict(view);
+      context.template WaitForCopies<0>();
+      if (is_staged) context.SyncBlock(kAfterHolds);
+    }
     const auto held = [&](int i) {
       const float x0 = fmaf(at.x0_m, step.Prediction(i), at.x0_z * z[i]);
       HeldElement element = {x0, step.Clip(x0), 1.0F};
       if constexpr (Process::kAnySampler) element.scale = step.NoiseScaleOf(begin, i);
       return element;
     };
-    if (args.staged_floats > 0) {
-      staged.Run(count, held, z);
-      if (guesses != nullptr) StoreGuesses(context, args, staged, begin, count, dim, guesses);
-      continue;
+    const Holds holds = holds_from(begin);
+    if constexpr (Process::kAnySampler) {
+      if (carries) {
+        // A thread has the same elements of z everywhere, so that z needs no barrier.
+        for (int i = context.thread(); i < dim; i += context.num_threads())
+          HoldWithMemory(args, holds, begin, count, held(i), i, &z[i], &z[i + dim], guesses);
+        PlaceState(context, z, 0, step, dim);
+        continue;
+      }
     }
-    for (int i = context.thread(); i < width; i += context.num_threads()) {
-      const bool real = i < dim;
-      if (carries && !real && i < process.state_dim) continue;
-      HoldElement(args, holds, begin, count, real ? held(i) : HeldElement{}, i, real, &z[i],
-                  carries && real ? &z[i + dim] : nullptr, guesses);
-    }
+    const auto put = [&](int i, float next) {
+      z[i] = next;
+      step.State(0, i) = next;
+    };
+    scan.Run(stretch, is_staged, holds, count, z, held, put,
+             [&](int i, int32_t k) { return GuessStore(args, guesses, begin + k, count - k, i); });
   }
 }
 

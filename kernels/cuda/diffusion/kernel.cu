@@ -22,10 +22,12 @@ __global__ void __launch_bounds__(kMaxBlockThreads, 1) HeldSequentialKernel(cons
   DeviceContext context;
   SolveWithHeldLayers(BlockTeam(context), args);
 }
-__global__ void __launch_bounds__(kMaxBlockThreads, 1)
-    HeldCoarseKernel(const DiffusionCoarseArgs args) {
+constexpr int kHalfThreads = kHalfWarps * kWarpSize;
+template <int kSteps>
+__global__ void __launch_bounds__(kHalfThreads, 1)
+    HalfCoarseKernel(const DiffusionCoarseArgs args) {
   DeviceContext context;
-  GuessWithHeldLayers(BlockTeam(context), args);
+  GuessWithHalves<kSteps>(BlockTeam(context), args);
 }
 
 __global__ void __launch_bounds__(kMaxBlockThreads, 1)
@@ -47,7 +49,7 @@ cudaError_t PrepareDiffusion(int shared_bytes) {
   cudaError_t error = PrepareBlocks<DiffusionView>(shared_bytes);
   if (error == cudaSuccess)
     error = AllowShared(shared_bytes, BatchKernel, CoarseKernel, HeldSequentialKernel,
-                        HeldCoarseKernel);
+                        HalfCoarseKernel<2>, HalfCoarseKernel<4>, HalfCoarseKernel<8>);
   if (error == cudaSuccess && HasClusters())
     error = AllowClusters(ClusterCoarseKernel, shared_bytes);
   if (error == cudaSuccess && HasClusters())
@@ -73,8 +75,14 @@ cudaError_t LaunchBlocks(const ExpansionArgs<DiffusionView>& args, int num_sampl
   return LaunchExpansion(args, num_samples, stream);
 }
 cudaError_t LaunchBlocks(const DiffusionCoarseArgs& args, int num_samples, cudaStream_t stream) {
-  if (HoldsLayers(args.process, args.num_blocks, kMaxBlockWarps))
-    return LaunchSteps(HeldCoarseKernel, args, num_samples, HeldBytes(args), stream);
+  const DenoiserView& d = args.process.denoiser;
+  if (HasHalves(d))
+    return WithHalfSteps(d, [&](auto steps) {
+      HalfCoarseKernel<steps.value>
+          <<<num_samples, kHalfThreads, CoarseBytes(args.process, args.staged_floats), stream>>>(
+              args);
+      return cudaGetLastError();
+    });
   return LaunchTeams(CoarseKernel, ClusterCoarseKernel, args, args.num_blocks, num_samples,
                      CoarseBytes(args.process, args.staged_floats), stream);
 }

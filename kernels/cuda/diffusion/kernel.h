@@ -107,9 +107,6 @@ DEEPPCR_DEVICE SampleSteps DiffusionView::StepsOf(int64_t sample, int32_t draw) 
 constexpr int64_t FirstHeldFloat(const DiffusionView& process) {
   return (process.StepFloats(1) + 3) / 4 * 4;
 }
-constexpr int64_t FirstHeldFloat(const DiffusionView& process, int64_t staged_floats) {
-  return FirstStagedFloat(process) + (staged_floats + 3) / 4 * 4;
-}
 
 // Body of a launch of one block per sample: SolveByTeams with HeldLayers.
 template <class Team>
@@ -179,16 +176,6 @@ DEEPPCR_DEVICE void SolveBatchesByTeams(const Team& team,
     WriteState(context, step, width, args.final_states + sample * width, r);
   });
   if (first == 0 && team.leads() && context.thread() == 0) *args.num_dependent = made;
-}
-
-// ---- The coarse guess
-// Body of a launch of one block per sample: GuessCoarsely with HeldLayers.
-template <class Team>
-DEEPPCR_DEVICE void GuessWithHeldLayers(const Team& team, const CoarseArgs<DiffusionView>& args) {
-  float* const memory = SharedFloats(team.context());
-  DiffusionView::HeldStep<Team> step(team, args.process.denoiser, memory, 1, false);
-  step.Hold(memory + FirstHeldFloat(args.process, args.staged_floats));
-  GuessSample(team, args, step);
 }
 
 }  // namespace deeppcr::cuda

@@ -84,6 +84,22 @@ absl::Status DiffusionModel::UploadNetwork(Device& device, const DiffusionSpec& 
   return absl::OkStatus();
 }
 
+absl::Status DiffusionModel::UploadHalves(Device& device, const DiffusionSpec& spec) {
+  const DenoiserSpec& d = spec.denoiser;
+  const int64_t hidden = d.hidden_dim, padded = view_.denoiser.hidden_width;
+  const int64_t dim = spec.state_dim, state = view_.denoiser.state_cols;
+  DEEPPCR_ASSIGN_OR_RETURN(
+      halves_.input, DeviceHalves::Upload(device, 1, hidden, dim, padded, state, d.input.weight));
+  DEEPPCR_ASSIGN_OR_RETURN(
+      halves_.output, DeviceHalves::Upload(device, 1, dim, hidden, state, padded, d.output.weight));
+  DEEPPCR_ASSIGN_OR_RETURN(halves_.first, DeviceHalves::Upload(device, d.num_blocks, hidden, hidden,
+                                                               padded, padded, d.first_weight));
+  view_.denoiser.halves = {.input = halves_.input.layer(),
+                           .output = halves_.output.layer(),
+                           .first = halves_.first.layer()};
+  return absl::OkStatus();
+}
+
 absl::Status DiffusionModel::UploadMatrices(Device& device, const DiffusionSpec& spec) {
   const DenoiserSpec& d = spec.denoiser;
   const int64_t hidden = d.hidden_dim, padded = view_.denoiser.hidden_width;
@@ -176,6 +192,7 @@ absl::StatusOr<DiffusionModel> DiffusionModel::Upload(Device& device, const Diff
                                            "; --backend cpu can run this model"));
   model.resident_ = IsResident(model.view(), device.limits());
   if (model.is_wide()) DEEPPCR_RETURN_IF_ERROR(model.UploadMatrices(device, spec));
+  if (HasHalves(model.view_.denoiser)) DEEPPCR_RETURN_IF_ERROR(model.UploadHalves(device, spec));
   DEEPPCR_RETURN_IF_ERROR(model.UploadModulation(device, spec));
   DEEPPCR_RETURN_IF_ERROR(model.FillTables(device, limits, max_modulation_bytes));
   DEEPPCR_ASSIGN_OR_RETURN(model.decode_,
@@ -185,11 +202,13 @@ absl::StatusOr<DiffusionModel> DiffusionModel::Upload(Device& device, const Diff
 
 int64_t DiffusionModel::memory_bytes() const {
   return input_.memory_bytes() + output_.memory_bytes() + first_.memory_bytes() +
-         second_.memory_bytes() + matrices_.input.memory_bytes() + matrices_.output.memory_bytes() +
-         matrices_.first.memory_bytes() + matrices_.second.memory_bytes() + coefficients_.bytes() +
-         holds_.bytes() + time_embedding_.bytes() + modulation_weights_.bytes() +
-         modulation_biases_.bytes() + norm_weight_.bytes() + norm_bias_.bytes() + tables_.bytes() +
-         condition_.memory_bytes() + decode_.memory_bytes();
+         second_.memory_bytes() + halves_.input.memory_bytes() + halves_.output.memory_bytes() +
+         halves_.first.memory_bytes() + matrices_.input.memory_bytes() +
+         matrices_.output.memory_bytes() + matrices_.first.memory_bytes() +
+         matrices_.second.memory_bytes() + coefficients_.bytes() + holds_.bytes() +
+         time_embedding_.bytes() + modulation_weights_.bytes() + modulation_biases_.bytes() +
+         norm_weight_.bytes() + norm_bias_.bytes() + tables_.bytes() + condition_.memory_bytes() +
+         decode_.memory_bytes();
 }
 
 }  // namespace deeppcr::cuda

@@ -12,6 +12,7 @@
 #include "kernels/cuda/diffusion/kernel.h"
 #include "kernels/cuda/loop/block_shape.h"
 #include "kernels/cuda/math/dense_chain.h"
+#include "kernels/cuda/math/device_halves.h"
 #include "kernels/cuda/math/device_matrices.h"
 #include "kernels/cuda/math/device_panels.h"
 #include "kernels/cuda/runtime/device_buffer.h"
@@ -60,6 +61,7 @@ class DiffusionModel {
 
  private:
   absl::Status UploadNetwork(Device& device, const DiffusionSpec& spec);
+  absl::Status UploadHalves(Device& device, const DiffusionSpec& spec);
   absl::Status UploadMatrices(Device& device, const DiffusionSpec& spec);
   absl::Status UploadModulation(Device& device, const DiffusionSpec& spec);
   absl::Status FillTables(Device& device, const PackingLimits& limits, int64_t max_bytes);
@@ -72,6 +74,10 @@ class DiffusionModel {
   ModulationArgs modulation_ = {};
   std::vector<float> class_embedding_;  // [num_classes, H]
   DevicePanels input_, output_, first_, second_;
+  struct Halves {
+    DeviceHalves input, output, first;
+  };
+  Halves halves_;  // where HasHalves
   Matrices matrices_;
   DeviceBuffer<ReverseCoefficients> coefficients_;
   DeviceBuffer<HoldCoefficients> holds_;

@@ -155,6 +155,12 @@ class DenoiserStep {
     Finish(steps, Features(steps));
   }
 
+  // For GuessSample: threads that copy what it reads behind an evaluation, before it begins.
+  static constexpr bool kCopiesAhead = false;
+  template <class Context>
+  DEEPPCR_DEVICE Context& CopyingThreads(Context& context) const {
+    return context;
+  }
   // Evaluates the denoiser alone: its output for row 0 is Prediction(i), until the next step.
   DEEPPCR_DEVICE void Predict(const StepView& step) {
     const PanelVectors features = {Features(step), shape_, 1};

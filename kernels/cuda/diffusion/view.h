@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/math/half_layer.h"
 #include "kernels/cuda/math/panel_layer.h"
 #include "kernels/cuda/runtime/device_code.h"
 #include "kernels/problem/activation.h"
@@ -19,6 +20,12 @@ namespace deeppcr::cuda {
 //                            shift = norm bias (1 + scale) + shift
 //                            gate
 //                 at the end: gain = 1 + scale, shift
+// The layers of a small residual denoiser as half-precision numbers, for guesses: see HalfDenoiser.
+struct HalfLayers {
+  HalfLayer input, output;
+  HalfLayer first;  // that of the first block, before those of the others
+};
+
 struct DenoiserView {
   bool ada_ln;  // else residual MLP
   Activation activation;
@@ -30,6 +37,7 @@ struct DenoiserView {
   PanelLayer input, output;
   PanelLayer first;   // that of the first block, before those of the others
   PanelLayer second;  // the same, adaLN only
+  HalfLayers halves;  // where HasHalves
   float clip_range;   // may be infinite
   float norm_epsilon;
 

@@ -39,8 +39,6 @@ enum BlockSite : int {
   kAfterInitialState = 16,  // beyond those of the Newton kernel
   kAfterCoarseState,
   kAfterHolds,
-  kAfterOffsets,
-  kAfterHeldStates,
   kAfterColumns,
   kNumBlockSites,
 };

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/cuda/diffusion/half_denoiser.h"
 #include "kernels/cuda/diffusion/kernel.h"
 #include "kernels/cuda/diffusion/resident_propagation.h"
 #include "kernels/cuda/diffusion/tangent_kernel.h"
@@ -43,23 +44,17 @@ template <class Process>
 constexpr size_t CoarseBytes(const Process& process, int64_t staged_floats = 0) {
   return static_cast<size_t>(FirstStagedFloat(process) + staged_floats) * sizeof(float);
 }
-// Bytes for HeldLayers, where they may be used, and of launches with them.
+// True where HeldLayers may be used; bytes of launches with them.
 constexpr bool MayHoldLayers(const DenoiserView& d) {
   return !d.ada_ln && d.hidden_width <= kHeldWidth && d.state_cols <= kMaxWarpStateDim;
 }
-constexpr int64_t MostHeldBytes(const DiffusionView& process) {
-  const bool may = MayHoldLayers(process.denoiser);
-  return may ? HeldLayers::Floats(process.denoiser) * int64_t{sizeof(float)} + 16 : 0;
-}
-constexpr int64_t MostHeldBytes(const ProgramView&) { return 0; }
 constexpr size_t HeldBytes(const DiffusionView& process) {
   const int64_t floats = FirstHeldFloat(process) + HeldLayers::Floats(process.denoiser);
   return static_cast<size_t>(floats) * sizeof(float);
 }
-constexpr size_t HeldBytes(const CoarseArgs<DiffusionView>& args) {
-  const DiffusionView& process = args.process;
-  const int64_t first = FirstHeldFloat(process, args.staged_floats);
-  return static_cast<size_t>(first + HeldLayers::Floats(process.denoiser)) * sizeof(float);
+constexpr int CoarseBuffers(const ProgramView&) { return 1; }
+constexpr int CoarseBuffers(const DiffusionView& process) {
+  return HasHalves(process.denoiser) ? 2 : 1;
 }
 // CoarseArgs::staged_floats; 0 also where a sampler carries a memory.
 template <class Process>
@@ -67,10 +62,10 @@ constexpr int32_t StagedFloats(const Process& process, const LaunchLimits& limit
   if constexpr (Process::kAnySampler) {
     if (process.memory_holds != nullptr) return 0;
   }
-  const int64_t least = static_cast<int64_t>(CoarseBytes(process)) + MostHeldBytes(process);
-  const int64_t room = static_cast<int64_t>(limits.shared_bytes) - least;
-  const int64_t floats =
-      StagedHolds<int>::Floats(CoarseStride(process.num_steps), SampleDim(process));
+  const int64_t room =
+      static_cast<int64_t>(limits.shared_bytes) - static_cast<int64_t>(CoarseBytes(process));
+  const int64_t floats = HoldScan<int>::Floats(CoarseStride(process.num_steps), SampleDim(process),
+                                               CoarseBuffers(process));
   return floats * int64_t{sizeof(float)} <= room ? static_cast<int32_t>(floats) : 0;
 }
 

@@ -49,6 +49,28 @@ class ClusterTeam {
   Context& context_;
 };
 
+// The threads of a block from warp `first` on, as the context, and the team, of what they do while
+// the warps before make something else. They have no barriers.
+template <class BlockContext>
+class LaterWarps {
+ public:
+  DEEPPCR_DEVICE LaterWarps(BlockContext& context, int first)
+      : context_(context), before_(first * kWarpSize) {}
+
+  DEEPPCR_DEVICE const LaterWarps& context() const { return *this; }
+  DEEPPCR_DEVICE int thread() const { return context_.thread() - before_; }
+  DEEPPCR_DEVICE int num_threads() const { return context_.num_threads() - before_; }
+  DEEPPCR_DEVICE void Prefetch(const float* from) const { context_.Prefetch(from); }
+  template <int N>
+  DEEPPCR_DEVICE void CopyAsync(const float* from, float* to) const {
+    context_.template CopyAsync<N>(from, to);
+  }
+
+ private:
+  BlockContext& context_;
+  const int before_;
+};
+
 }  // namespace deeppcr::cuda
 
 #endif  // DEEPPCR_KERNELS_CUDA_MATH_TEAM_H_

@@ -152,6 +152,11 @@ class ProgramStep {
     context_.SyncBlock(kAfterState);
   }
 
+  static constexpr bool kCopiesAhead = false;  // see DenoiserStep
+  template <class Context>
+  DEEPPCR_DEVICE Context& CopyingThreads(Context& context) const {
+    return context;
+  }
   // Evaluates the denoiser: its output for row 0 is Prediction(i), until the next step.
   DEEPPCR_DEVICE void Predict(const ProgramStepView& step) const { Evaluate(step); }
   DEEPPCR_DEVICE float Prediction(int i) const { return prediction_(0, i); }

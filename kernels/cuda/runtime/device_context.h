@@ -72,6 +72,13 @@ class DeviceContext {
     to[0] = two.x;
     to[1] = two.y;
   }
+  __device__ __forceinline__ void LoadHalves(const uint16_t* from, uint32_t (&to)[4]) const {
+    const uint4 four = *reinterpret_cast<const uint4*>(from);
+    to[0] = four.x;
+    to[1] = four.y;
+    to[2] = four.z;
+    to[3] = four.w;
+  }
   template <int N>
   __device__ __forceinline__ void CopyAsync(const float* from, float* to) const {
     static_assert(N == 1 || N == 2 || N == 4, "a copy of the machine");
@@ -122,6 +129,16 @@ class DeviceContext {
   static __device__ __forceinline__ float CutToTf32(float x) {
     return __uint_as_float(__float_as_uint(x) & 0xFFFFE000U);
   }
+  static __device__ __forceinline__ uint16_t ToHalf(float x) {
+    uint16_t half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
+    return half;
+  }
+  static __device__ __forceinline__ float OfHalf(uint16_t half) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(half));
+    return x;
+  }
   __device__ __forceinline__ void AddProduct(const float (&a)[4], const float (&b)[2],
                                              float (&d)[4]) const {
     asm volatile(
@@ -130,6 +147,14 @@ class DeviceContext {
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
           "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
+  }
+  __device__ __forceinline__ void AddHalfProduct(const uint32_t (&a)[4], const uint32_t (&b)[2],
+                                                 float (&d)[4]) const {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   }
 };
 

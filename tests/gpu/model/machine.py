@@ -34,6 +34,7 @@ LATENCY = {
     'cluster': 89,     # (M) UCGABAR_ARV to the end of UCGABAR_WAIT, without the fence
     'invalidate': 20,  # (A) CCTL.IVALL
     'tensor': 24,      # (M) mma.m16n8k8 of TF32
+    'tensor_of_halves': 33,  # (A) mma.m16n8k16 of halves
     'operands': 12,    # (A) until a store or a load has read its registers
 }
 TAKEN_BRANCH = 10  # (A) cycles until the first instruction behind a branch that jumps
@@ -88,7 +89,7 @@ def cost(instruction, place):
     if name in DOUBLES:
         return LATENCY['double'], 'double', _UNITS['double']
     if name in ('HMMA', 'IMMA', 'DMMA'):
-        return LATENCY['tensor'], 'tensor', _UNITS['tensor']
+        return LATENCY['tensor_of_halves' if '.16816' in instruction.opcode else 'tensor'], 'tensor', _UNITS['tensor']
     if name in _REGISTERS:
         return LATENCY['register'], 'alu', 1
     if name in _VOTES:

@@ -125,10 +125,11 @@ _W4_MEMORY = (('LDG', 'LoadVolatile', 'pcie'), ('LDG', 'UpdateAs', 'l1'), ('LD',
 
 # The 63 steps of an evaluation, from copies that all warps have made, 63 of coefficients and 63 x 16 of
 # noise: what they add by all warps, the recurrence by one, the guesses by all.
-_HELD = (Trips(r'k \+ 4 <= count', 15),
-         Trips(r'at = N \* context_\.thread', 1, route=Route(('CopyNoise<1>',))), Trips(r'at = context_\.thread', 2),
-         Trips(r'i = context_\.thread', 1, warps=1),
-         Trips(r'at = context\.thread\(\); at < ends', 2))
+# Of steps between evaluations, 63 of 16 elements, and of an evaluation with three blocks.
+_HELD = (Trips(r'k = first_; k < count', 1), Trips(r'i < width_; i \+= threads_', 1), Trips(r'first < dim_', 1),
+         Trips('first < element', 1))
+_HALVES = Route(('TakeCarefully', 'ClearBeyond', 'Source<false>', r'^(?!.*if \(d_).*StreamedBlocks'),
+                (r'j == 0 .. j \* kPanelCols < cols', r'd_\.num_blocks > kHalfBlocks'))
 
 _DIFFUSION = ('diffusion_kernel.cu', 'kernel.cu')
 _STEPS = Route(_RESIDUAL)
@@ -206,10 +207,10 @@ WORKLOADS = (
         others=2, per=1000, hot=(
             ('step', Trips(r'l = args\.begin', 1)),)),
     Workload('W4 Newton', 'C = 1: the coarse guess, three full passes and two corrections', (
-        Launch('guess', _DIFFUSION, 'HeldCoarseKernel', 'Silu', 16,
-               (Trips('begin = 0', 16), Trips(_BLOCKS, 0), Trips(r'i = context\.thread', 1, warps=1)) + _HELD
-               + _PANELS, _PREFETCHED, _STEPS + Route(('CopyNoise<1>', 'WalkCarefully', r'i < width; i \+= context\.num_threads\(\)\) \{',)),
-               row=(('kernel', 'held_coarse_guess'),)),
+        Launch('guess', _DIFFUSION, 'HalfCoarseKernelILi8', 'Silu', 8,
+               (Trips('begin = 0', 16), Trips(r'i = context\.thread', 1, warps=1)) + _HELD, _PREFETCHED,
+               _STEPS + _HALVES,
+               row=(('kernel', 'half_coarse_guess'),)),
         _propagation('full propagation', Route(('TakeProbes', 'PickUpInput', r'LengthOf|ReadLayer\(tape_.Hidden|ReadLayer\(d_|ReadState\((at|d)_')), 3, 'resident_propagation'),
         _propagation('propagation of a correction', Route(('TakeColumns',)), 2, 'resident_correction',
                      _OF_CORRECTION),
@@ -241,7 +242,7 @@ CEILINGS = (
     Ceiling('W3 backward', '', 'spill', 0),
     Ceiling('W3 backward', r'l = begin \+ 1', 'LDG.64', 8),
     Ceiling('W4 sequential', '', 'spill', 20),  # weights that a thread holds from step to step
-    Ceiling('W4 Newton', 'begin = 0', 'spill', 16),
+    Ceiling('W4 Newton', 'begin = 0', 'spill', 0),
     # Addresses, read once a step of some 50,000 cycles.
     Ceiling('W4 Newton', r'job = context_\.warp|shooting_interval', 'spill', 34),
     Ceiling('W4 Newton', r'tile = team|j < groups_|b < d_|k = warp|level', 'spill', 2),
@@ -252,6 +253,6 @@ CEILINGS = (
     Ceiling('W1 Newton', r'k = warp_; k < tree_', 'LD.32', 0),  # the intervals of a block lie in its own memory
     Ceiling('W1 Newton', r'b = context\.block', 'LD.128', 0),  # nodes are sent, not fetched
     Ceiling('W4 Newton', _GROUPS, 'LDS.128', 0.34, 'FFMA', 'propagation'),
-    # One vector: a piece of it for each piece of the weights.
-    Ceiling('W4 Newton', _GROUPS, 'LDS.128', 0.5, 'FFMA', 'guess'),
+    # Two products a load, and the input layer: weights lie in registers.
+    Ceiling('W4 Newton', 'begin = 0', 'LDS.128', 0.52, 'HMMA', 'guess'),
 )

@@ -358,6 +358,50 @@ void Thread::AddProduct(const float (&a)[4], const float (&b)[2], float (&d)[4])
   }
 }
 
+uint16_t Thread::ToHalf(float x) {
+  if (x != x) return 0x7FFF;
+  // By search: another way than that of device_halves.cc, which packs weights.
+  const auto sign = static_cast<uint16_t>(std::signbit(x) ? 0x8000 : 0);
+  const double size = std::fabs(double{x});
+  if (size >= 65520) return sign | 0x7C00;
+  uint16_t low = 0, high = 0x7C00;  // OfHalf(low) <= size < OfHalf(high)
+  while (high - low > 1) {
+    const auto middle = static_cast<uint16_t>((low + high) / 2);
+    (OfHalf(middle) <= size ? low : high) = middle;
+  }
+  const double next = high == 0x7C00 ? 65536 : OfHalf(high);
+  const double below = size - OfHalf(low), above = next - size;
+  return sign | (below < above || (below == above && low % 2 == 0) ? low : high);
+}
+float Thread::OfHalf(uint16_t half) {
+  const int exponent = half >> 10 & 0x1F, digits = half & 0x3FF;
+  const float sign = half >> 15 != 0 ? -1.0F : 1.0F;
+  if (exponent == 0x1F) return digits == 0 ? sign * INFINITY : NAN;
+  return sign * (exponent == 0 ? std::ldexp(static_cast<float>(digits), -24)
+                               : std::ldexp(static_cast<float>(1024 + digits), exponent - 25));
+}
+
+void Thread::AddHalfProduct(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&d)[4]) {
+  const auto word = [](uint32_t bits) { return __builtin_bit_cast(float, bits); };
+  const TileOperands* lanes = launch_->Gather(
+      *this, {{word(a[0]), word(a[1]), word(a[2]), word(a[3])}, {word(b[0]), word(b[1])}});
+  const auto half = [](float pair, int k) {
+    return double{
+        OfHalf(static_cast<uint16_t>(__builtin_bit_cast(uint32_t, pair) >> 16 * (k % 2)))};
+  };
+  const int g = lane() / 4, t = lane() % 4;
+  for (int i = 0; i < 4; ++i) {
+    const int below = i / 2, col = 2 * t + i % 2;
+    double sum = d[i];
+    for (int k = 0; k < 16; ++k) {
+      const int pair = k / 2;
+      sum += half(lanes[4 * g + pair % 4].a[below + 2 * (pair / 4)], k) *
+             half(lanes[4 * col + pair % 4].b[pair / 4], k);
+    }
+    d[i] = TowardsZero(sum);
+  }
+}
+
 Outcome Execute(const LaunchShape& shape, const Schedule& schedule,
                 const std::function<void(Thread&)>& body) {
   std::vector<int> order(shape.num_clusters);

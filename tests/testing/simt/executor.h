@@ -114,6 +114,12 @@ class Thread {
     for (int i = 0; i < N; ++i) to[i] = std::numeric_limits<float>::quiet_NaN();
     copies_.push_back({from, to, N, groups_});
   }
+  // Eight halves, as a load of four floats.
+  void LoadHalves(const uint16_t* from, uint32_t (&to)[4]) {
+    if (reinterpret_cast<uintptr_t>(from) % 16 != 0)
+      return Complain("a load whose address is no multiple of its bytes");
+    __builtin_memcpy(to, from, sizeof(to));
+  }
   void CommitCopies() { ++groups_; }
   // Waits until at most N groups of this thread's copies are under way. No copy is made earlier.
   template <int N>
@@ -184,6 +190,15 @@ class Thread {
   // Sums are cut off, as those of tensor cores are where they have been looked into; what they do
   // is not documented.
   void AddProduct(const float (&a)[4], const float (&b)[2], float (&d)[4]);
+  // The half-precision number next to x, and a float of the same value.
+  static uint16_t ToHalf(float x);
+  static float OfHalf(uint16_t half);
+  // d += a b, for matrices of half-precision numbers [16, 16] and [16, 8], two in a word, that lie
+  // across the lanes as those of the instruction mma.m16n8k16: with pairs p of columns of a, or of
+  // rows of b,
+  //   a: (g, p = t), (g + 8, p = t), (g, p = t + 4), (g + 8, p = t + 4);  b: (p = t, g), (p = t +
+  //   4, g); d as of AddProduct.
+  void AddHalfProduct(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&d)[4]);
 
  private:
   friend class Launch;

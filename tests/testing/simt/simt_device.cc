@@ -130,10 +130,14 @@ class SimtStream final : public cuda::Stream {
         [&](Thread& thread) { cuda::GiveCondition(thread, args); });
   }
   void Launch(const cuda::CoarseArgs<cuda::DiffusionView>& args, int num_samples) override {
-    if (HoldsLayers(args.process, args.num_blocks))
-      return RunTeams(args, 1, num_samples, cuda::HeldBytes(args),
-                      [&](const auto& team) { cuda::GuessWithHeldLayers(team, args); });
-    Coarse(args, num_samples);
+    const cuda::DenoiserView& denoiser = args.process.denoiser;
+    if (!cuda::HasHalves(denoiser)) return Coarse(args, num_samples);
+    const LaunchShape shape = {.num_clusters = num_samples,
+                               .num_threads = cuda::kHalfWarps * kWarpSize,
+                               .shared_bytes = cuda::CoarseBytes(args.process, args.staged_floats)};
+    cuda::WithHalfSteps(denoiser, [&](auto steps) {
+      Run(shape, [&](Thread& t) { cuda::GuessWithHalves<steps.value>(cuda::BlockTeam(t), args); });
+    });
   }
   void Launch(const cuda::StartArgs& args, int num_samples) override {
     Run({.num_clusters = static_cast<int>(cuda::BlocksOf(args, num_samples)),

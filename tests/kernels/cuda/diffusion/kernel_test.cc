@@ -9,6 +9,7 @@
 #include <cmath>
 #include <random>
 
+#include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/diffusion/model.h"
 #include "kernels/cuda/loop/block_shape.h"
@@ -148,52 +149,150 @@ TEST(DiffusionKernelTest, EveryBarrierIsNeeded) {
 }
 
 // ---- The coarse guess
-// The guess for intervals of `interval` steps, with the coefficients and the noise of steps in
-// shared memory, or not.
-// `odd` is the noise of every 17th element.
-std::vector<float> CoarseGuess(const RandomDiffusion& process, int32_t interval, bool staged,
-                               const DeviceOptions& options, float odd = 1) {
-  const auto device = NewSimtDevice(options);
-  const auto model = *cuda::DiffusionModel::Upload(*device, process.spec(), {});
-  cuda::DiffusionView view = model.view();
-  std::mt19937 generator(3);
-  std::normal_distribution<float> normal;
-  std::vector<float> noise(static_cast<size_t>(view.num_steps * view.state_dim)),
-      initial(view.width);
-  for (float& x : noise) x = normal(generator);
-  for (size_t i = 11; i < noise.size(); i += 17) noise[i] = odd;
-  for (int i = 0; i < view.state_dim; ++i) initial[i] = normal(generator);
-  const int32_t table = 0;
-  view.noise = noise.data();
-  view.table_of = &table;
-  const auto intervals = static_cast<int32_t>((view.num_steps - 1) / interval + 1);
-  std::vector<float> guess(static_cast<size_t>(intervals) * view.width);
-  const int32_t staged_floats = cuda::StagedFloats(view, options.limits);
-  EXPECT_GT(staged_floats, 0);
-  const auto stream = *device->NewStream();
-  stream->Launch(cuda::CoarseArgs<cuda::DiffusionView>{.process = view,
-                                                       .num_blocks = 1,
-                                                       .shooting_interval = interval,
-                                                       .num_intervals = intervals,
-                                                       .initial_states = initial.data(),
-                                                       .guesses = guess.data(),
-                                                       .staged_floats = staged ? staged_floats : 0},
-                 1);
-  stream->Wait([] {});
-  EXPECT_TRUE(stream->status().ok()) << stream->status();
-  return guess;
-}
+// A process with noise and an initial state, whose guess is for intervals of `interval` steps.
+class GuessRig {
+ public:
+  // `odd` is the noise of every 17th element.
+  GuessRig(const RandomDiffusion& process, int32_t interval, const DeviceOptions& options = {},
+           float odd = 1)
+      : options_(options),
+        device_(NewSimtDevice(options)),
+        model_(*cuda::DiffusionModel::Upload(*device_, process.spec(), {})) {
+    cuda::DiffusionView view = model_.view();
+    std::mt19937 generator(3);
+    std::normal_distribution<float> normal;
+    noise_.resize(static_cast<size_t>(view.num_steps * view.state_dim));
+    initial_.resize(view.width);
+    for (float& x : noise_) x = normal(generator);
+    for (size_t i = 11; i < noise_.size(); i += 17) noise_[i] = odd;
+    for (int i = 0; i < view.state_dim; ++i) initial_[i] = normal(generator);
+    view.noise = noise_.data();
+    view.table_of = &table_;
+    args_ = {.process = view,
+             .num_blocks = 1,
+             .shooting_interval = interval,
+             .num_intervals = static_cast<int32_t>((view.num_steps - 1) / interval + 1),
+             .initial_states = initial_.data(),
+             .guesses = nullptr,
+             .staged_floats = 0};
+  }
+
+  // With the coefficients and the noise of steps in shared memory, or not.
+  std::vector<float> Guess(bool staged) {
+    std::vector<float> guesses = Prepare();
+    const int32_t staged_floats = cuda::StagedFloats(args_.process, options_.limits);
+    EXPECT_GT(staged_floats, 0);
+    args_.staged_floats = staged ? staged_floats : 0;
+    const auto stream = *device_->NewStream();
+    stream->Launch(args_, 1);
+    stream->Wait([] {});
+    EXPECT_TRUE(stream->status().ok()) << stream->status();
+    return guesses;
+  }
+  int64_t StepFloats() const { return args_.process.StepFloats(1); }
+  // With the network's layers as they are.
+  std::vector<float> GuessOfFloats() {
+    std::vector<float> guesses = Prepare();
+    args_.staged_floats = 0;
+    const simt::Outcome outcome = simt::Execute(
+        {.num_clusters = 1, .num_threads = 64, .shared_bytes = cuda::CoarseBytes(args_.process)},
+        options_.schedule,
+        [&](simt::Thread& thread) { cuda::GuessCoarsely(cuda::BlockTeam(thread), args_); });
+    EXPECT_EQ(outcome.trouble, "");
+    return guesses;
+  }
+
+ private:
+  std::vector<float> Prepare() {
+    // What the kernel does not write stays.
+    std::vector<float> guesses(static_cast<size_t>(args_.num_intervals) * args_.process.width,
+                               7.5F);
+    args_.guesses = guesses.data();
+    return guesses;
+  }
+
+  const DeviceOptions options_;
+  const std::unique_ptr<cuda::Device> device_;
+  const cuda::DiffusionModel model_;
+  std::vector<float> noise_, initial_;
+  const int32_t table_ = 0;
+  cuda::CoarseArgs<cuda::DiffusionView> args_;
+};
 
 // Steps that evaluations and intervals divide, and steps that they do not.
 TEST(CoarseGuessTest, BitsDependOnNoPlaceOfTheNoise) {
   for (const int64_t num_steps : {1, 7, 48, 101}) {
     for (const int32_t interval : {1, 4, 200}) {
-      const RandomDiffusion process(
-          {.state_dim = 12, .hidden_dim = 20, .num_steps = num_steps, .output_gain = 0.2});
-      EXPECT_EQ(CoarseGuess(process, interval, true, {}), CoarseGuess(process, interval, false, {}))
-          << num_steps << " " << interval;
+      for (const int64_t state_dim : {5, 12}) {
+        const RandomDiffusion process(
+            {.state_dim = state_dim, .hidden_dim = 20, .num_steps = num_steps, .output_gain = 0.2});
+        GuessRig rig(process, interval);
+        EXPECT_EQ(rig.Guess(true), rig.Guess(false)) << num_steps << " " << interval;
+      }
     }
   }
+}
+
+// The states that layers of halves lead to are those of the network but for a thousandth, with
+// blocks whose weights are held and others, activations that are not zero at zero, and stretches of
+// more than one scan.
+TEST(CoarseGuessTest, OfHalvesIsCloseToThatOfFloats) {
+  struct Case {
+    int64_t state_dim, hidden_dim, num_blocks, num_steps;
+    Activation activation;
+  };
+  for (const auto& [state_dim, hidden_dim, num_blocks, num_steps, activation] :
+       {Case{5, 20, 1, 48, Activation::kSilu}, Case{16, 40, 2, 101, Activation::kSigmoid},
+        Case{17, 64, 3, 30, Activation::kRelu}, Case{32, 128, 3, 20, Activation::kSilu},
+        Case{12, 100, 6, 20, Activation::kTanh}, Case{3, 5, 4, 2000, Activation::kSoftplus}}) {
+    const RandomDiffusion process({.state_dim = state_dim,
+                                   .hidden_dim = hidden_dim,
+                                   .num_blocks = num_blocks,
+                                   .num_steps = num_steps,
+                                   .activation = activation,
+                                   .output_gain = 0.2});
+    GuessRig rig(process, 3);
+    const std::vector<float> got = rig.Guess(true), want = rig.GuessOfFloats();
+    double distance = 0, size = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      distance += std::pow(double{got[i]} - want[i], 2);
+      size += std::pow(double{want[i]}, 2);
+    }
+    EXPECT_LT(std::sqrt(distance / size), 1e-3) << state_dim << " " << hidden_dim;
+    EXPECT_GT(distance, 0) << "halves were not used";
+    EXPECT_LE((cuda::HalfDenoiser<8, cuda::BlockTeam<simt::Thread>>::kFloats), rig.StepFloats());
+  }
+}
+
+// A guess of halves is as good a beginning as one of floats.
+TEST(CoarseGuessTest, OfHalvesTakesNoMorePassesThanThatOfTheCpu) {
+  for (const double output_gain : {0.2, 0.5}) {
+    const RandomDiffusion process({.state_dim = 16,
+                                   .hidden_dim = 128,
+                                   .num_blocks = 3,
+                                   .num_steps = 32,
+                                   .output_gain = output_gain});
+    const SampleInputs request{.num_samples = 2, .seed = 5};
+    const ResolvedOptions options = CoarseNewton(32, 1);
+    const Solved halves = SolverRig(BackendOn({}), process.spec()).Solve(options, request);
+    const Solved floats = SolverRig(*cpu::NewCpuBackend(), process.spec()).Solve(options, request);
+    ASSERT_EQ(halves.reports.size(), 2);
+    for (size_t s = 0; s < 2; ++s) {
+      EXPECT_TRUE(halves.reports[s].converged && !halves.reports[s].fallback);
+      EXPECT_LE(halves.reports[s].iterations, floats.reports[s].iterations) << output_gain;
+    }
+  }
+}
+
+// Hidden vectors beyond what a half can be: an evaluation says nothing, and states stay finite.
+TEST(CoarseGuessTest, OfHiddenVectorsBeyondHalvesIsFinite) {
+  const RandomDiffusion process({.state_dim = 5,
+                                 .hidden_dim = 20,
+                                 .num_blocks = 2,
+                                 .num_steps = 48,
+                                 .output_gain = 0.2,
+                                 .input_scale = 1e6});
+  for (const float x : GuessRig(process, 1).Guess(true)) EXPECT_TRUE(std::isfinite(x));
 }
 
 // Steps that would not be finite are left out, wherever they are among those that are made
@@ -202,9 +301,10 @@ TEST(CoarseGuessTest, StaysFinite) {
   const RandomDiffusion process(
       {.state_dim = 12, .hidden_dim = 20, .num_steps = 101, .output_gain = 0.2});
   for (const float odd : {INFINITY, -INFINITY, NAN, 3e38F}) {
-    const std::vector<float> guess = CoarseGuess(process, 1, true, {}, odd);
+    GuessRig rig(process, 1, {}, odd);
+    const std::vector<float> guess = rig.Guess(true);
     EXPECT_TRUE(std::ranges::all_of(guess, [](float x) { return std::isfinite(x); })) << odd;
-    EXPECT_EQ(guess, CoarseGuess(process, 1, false, {}, odd)) << odd;
+    EXPECT_EQ(guess, rig.Guess(false)) << odd;
   }
 }
 
@@ -212,9 +312,8 @@ TEST(CoarseGuessTest, LargeStagesHaveNoRoom) {
   const RandomDiffusion process({.state_dim = 12, .hidden_dim = 20, .num_steps = 1000});
   const auto device = NewSimtDevice({});
   const auto model = *cuda::DiffusionModel::Upload(*device, process.spec(), {});
-  const size_t least =
-      cuda::CoarseBytes(model.view()) + static_cast<size_t>(cuda::MostHeldBytes(model.view()));
-  const int32_t floats = 63 * (4 + 12) + 68 * 13;  // 16 evaluations in 1000 steps
+  const size_t least = cuda::CoarseBytes(model.view());
+  const int32_t floats = 2 * 64 * (4 + 16);  // 16 evaluations in 1000 steps
   const size_t wanted = floats * sizeof(float);
   EXPECT_EQ(cuda::StagedFloats(model.view(), {.shared_bytes = least + wanted}), floats);
   EXPECT_EQ(cuda::StagedFloats(model.view(), {.shared_bytes = least + wanted - 4}), 0);
@@ -223,22 +322,24 @@ TEST(CoarseGuessTest, LargeStagesHaveNoRoom) {
 
 // Where a block waits for its copies, that barrier is one after the prediction as well.
 TEST(CoarseGuessTest, EveryBarrierIsNeeded) {
-  for (const RandomDiffusion& process : BothDenoisers(20, 101)) {
-    const std::vector<float> right = CoarseGuess(process, 1, true, {});
-    const auto orders = [&](bool staged) {
-      return simt::OrdersOfWarps([&, staged](const simt::Schedule& schedule) {
-        DeviceOptions device;
-        device.schedule = schedule;
-        return CoarseGuess(process, 1, staged, device) != right;
-      });
-    };
-    const auto with_stages = orders(true), in_place = orders(false);
-    for (const int site : {cuda::kAfterHolds, cuda::kAfterOffsets, cuda::kAfterHeldStates})
-      EXPECT_TRUE(with_stages.Notice(site)) << site;
-    EXPECT_TRUE(with_stages.Notice(cuda::kAfterCoarseState));
-    EXPECT_TRUE(in_place.Notice(cuda::kAfterCoarseState));
-    EXPECT_TRUE(in_place.Notice(cuda::kAfterPrediction));
-  }
+  const std::vector<RandomDiffusion> processes = BothDenoisers(20, 101);
+  const auto orders = [](const RandomDiffusion& process, bool staged) {
+    return simt::OrdersOfWarps([&process, staged, right = GuessRig(process, 1).Guess(true)](
+                                   const simt::Schedule& schedule) {
+      DeviceOptions device;
+      device.schedule = schedule;
+      return GuessRig(process, 1, device).Guess(staged) != right;
+    });
+  };
+  const auto halves = orders(processes[0], true), with_stages = orders(processes[1], true),
+             in_place = orders(processes[1], false);
+  for (const int site : {int{cuda::kAfterCoarseState}, int{cuda::kAfterInputLayer},
+                         int{cuda::kAfterResidualBlock}, int{cuda::kAfterPrediction}})
+    EXPECT_TRUE(halves.Notice(site)) << site;
+  for (const int site : {cuda::kAfterHolds, cuda::kAfterCoarseState})
+    EXPECT_TRUE(with_stages.Notice(site)) << site;
+  EXPECT_TRUE(in_place.Notice(cuda::kAfterCoarseState));
+  EXPECT_TRUE(in_place.Notice(cuda::kAfterPrediction));
 }
 
 // ---- Weights in registers, where a block has a warp for every panel of a layer

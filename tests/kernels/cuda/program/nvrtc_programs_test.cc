@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels/cuda/program/source.h"
@@ -33,39 +36,70 @@ std::string SourceOf(const cuda::ProgramSection& section, int rows) {
                         {.rows = rows, .clusters = true, .guesses = true});
 }
 
+// What became of programs.
+struct Tally {
+  int checked = 0, compiled = 0, refused = 0;
+  double seconds = 0, longest = 0;  // of those that were compiled
+
+  void Add(const Tally& other) {
+    checked += other.checked;
+    compiled += other.compiled;
+    refused += other.refused;
+    seconds += other.seconds;
+    longest = std::max(longest, other.longest);
+  }
+};
+
+void CompileRandomProgram(int seed, Tally* tally) {
+  SCOPED_TRACE(seed);
+  const ProgramOnExecutor system(seed);
+  if (absl::IsUnimplemented(system.status())) {
+    ++tally->refused;  // a floor or a lookup of the state
+    return;
+  }
+  ASSERT_TRUE(system.status().ok()) << system.status();
+  const std::string source = SourceOf(system.section(), system.rows_per_step());
+  const auto code = cuda::CompileForDevice(source, 90, cuda::CodeForm::kNone, nullptr);
+  ASSERT_TRUE(code.ok()) << code.status() << "\n" << source;
+  ++tally->checked;
+  if (seed % kWhole != kWhole / 2) return;
+  const auto start = std::chrono::steady_clock::now();
+  const auto whole = cuda::CompileForDevice(source, 90, cuda::CodeForm::kCubin, nullptr);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(whole->substr(1, 3), "ELF");
+  for (const char* kernel :
+       {"sequential", "cluster_sequential", "propagation", "expansion", "coarse", "cluster_coarse"})
+    EXPECT_NE(whole->find(std::string(".text.") + kernel), std::string::npos) << kernel;
+  ++tally->compiled;
+  tally->seconds += took.count();
+  tally->longest = std::max(tally->longest, took.count());
+}
+
+// Of as many programs at a time as there are cores.
 TEST(NvrtcProgramsTest, Compile) {
   if (const auto version = cuda::NvrtcVersion(); !version.ok()) GTEST_SKIP() << version.status();
-  int checked = 0, compiled = 0, refused = 0;
-  double seconds = 0, longest = 0;
-  for (int seed = 1; seed <= NumPrograms(); ++seed) {
-    SCOPED_TRACE(seed);
-    const ProgramOnExecutor system(seed);
-    if (absl::IsUnimplemented(system.status())) {
-      ++refused;  // a floor or a lookup of the state
-      continue;
-    }
-    ASSERT_TRUE(system.status().ok()) << system.status();
-    const std::string source = SourceOf(system.section(), system.rows_per_step());
-    const auto code = cuda::CompileForDevice(source, 90, cuda::CodeForm::kNone, nullptr);
-    ASSERT_TRUE(code.ok()) << code.status() << "\n" << source;
-    ++checked;
-    if (seed % kWhole != kWhole / 2) continue;
-    const auto start = std::chrono::steady_clock::now();
-    const auto whole = cuda::CompileForDevice(source, 90, cuda::CodeForm::kCubin, nullptr);
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    ASSERT_TRUE(whole.ok()) << whole.status();
-    EXPECT_EQ(whole->substr(1, 3), "ELF");
-    for (const char* kernel : {"sequential", "cluster_sequential", "propagation", "expansion",
-                               "coarse", "cluster_coarse"})
-      EXPECT_NE(whole->find(std::string(".text.") + kernel), std::string::npos) << kernel;
-    ++compiled;
-    seconds += took.count();
-    longest = std::max(longest, took.count());
+  Tally all;
+  std::mutex mutex;
+  std::atomic<int> next = 1;
+  std::vector<std::jthread> threads(std::max(1U, std::thread::hardware_concurrency()));
+  for (std::jthread& thread : threads) {
+    thread = std::jthread([&] {
+      Tally tally;
+      for (int seed; (seed = next++) <= NumPrograms();) {
+        CompileRandomProgram(seed, &tally);
+        if (::testing::Test::HasFatalFailure()) break;
+      }
+      const std::lock_guard lock(mutex);
+      all.Add(tally);
+    });
   }
+  threads.clear();
   std::printf("%d programs checked, %d refused; %d compiled, %.1f s each, at most %.1f s\n",
-              checked, refused, compiled, seconds / std::max(compiled, 1), longest);
-  EXPECT_GE(checked, NumPrograms() * 4 / 5);
-  EXPECT_GE(compiled, NumPrograms() / kWhole / 2);
+              all.checked, all.refused, all.compiled, all.seconds / std::max(all.compiled, 1),
+              all.longest);
+  EXPECT_GE(all.checked, NumPrograms() * 4 / 5);
+  EXPECT_GE(all.compiled, NumPrograms() / kWhole / 2);
 }
 
 // Instructions that are not on elements are as many as there may be.
