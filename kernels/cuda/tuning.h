@@ -103,6 +103,9 @@ inline constexpr int kTeamSamples = 16;
 // Layers of the residual denoiser whose weights stay in registers from step to step, as many as 128
 // registers a thread have room for, and their largest width (compiled).
 inline constexpr int kHeldLayers = 3, kHeldWidth = 128;
+// Blocks of the residual denoiser whose weights stay in registers as half-precision numbers, with
+// those of the input and the output layer (compiled).
+inline constexpr int kHalfBlocks = 3;
 // Intervals of a block that keeps all layers of a residual denoiser in shared memory, and its
 // warps, of which each has a tile of tangents in registers (compiled).
 inline constexpr int kResidentIntervals = 8, kResidentWarps = 8;

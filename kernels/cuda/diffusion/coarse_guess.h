@@ -7,7 +7,9 @@
 //
 // The Process (loop/block_recurrence.h) is that of a reverse process:
 //   holds [L], CoefficientsOf(l)   its reverse steps; StepsOf(sample).Noise(l) is their noise
-//   its steps have Predict(step), then Prediction(i), and Clip(x0)
+//   its steps have Predict(step), then Prediction(i), and Clip(x0); where kCopiesAhead, that is
+//                 Predict(step, beside, await), and CopyingThreads(context) are those that call
+//                 beside() (half_denoiser.h)
 //   kAnySampler   its sampler may carry a memory, or scale the noise as the network says:
 //                 sample_dim (of z), memory_holds [L] or null, and NoiseScaleOf(step, v) of its
 //                 steps
@@ -15,7 +17,6 @@
 #include <math.h>
 
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/cuda/loop/block_recurrence.h"
 #include "kernels/cuda/runtime/device_code.h"
@@ -100,7 +101,7 @@ class DealtRows {
 // x0, a step is an affine map of the element, and the states are a prefix scan of the maps. One
 // step after another would be waited for, by a thread that has nothing else to do; so would the
 // steps' data, which is copied to shared memory while the network is evaluated, where there is
-// room. The bits of the states do not tell.
+// room. States have the same bits with that room and without.
 //
 // Threads: those that copy.
 template <class Context, class Threads = Context>
@@ -316,12 +317,12 @@ class GuessStore {
                             int32_t count, int i)
       : interval_(static_cast<uint32_t>(args.shooting_interval)),
         width_(args.process.width),
-        count_(guesses == nullptr ? 0 : count),
+        count_(count),
         last_(static_cast<int32_t>(args.process.num_steps - 1 - step)) {
     const auto first = static_cast<uint32_t>(step);
     const uint32_t p = first / interval_;
     left_ = (p + 1) * interval_ - first;
-    to_ = guesses + int64_t{p} * width_ + i;
+    if (guesses != nullptr) to_ = guesses + int64_t{p} * width_ + i;
   }
   template <int N>
   DEEPPCR_DEVICE void operator()(const float (&states)[N]) const {
@@ -330,7 +331,7 @@ class GuessStore {
     DEEPPCR_UNROLL
     for (int s = 0; s < N; ++s) {
       const bool ends_here = --left == 0 || s == last_;
-      if (ends_here && s < count_) to_[ends * width_] = states[s];
+      if (to_ != nullptr && ends_here && s < count_) to_[ends * width_] = states[s];
       ends += ends_here ? 1 : 0;
       left = left == 0 ? interval_ : left;
     }
@@ -340,7 +341,7 @@ class GuessStore {
   const uint32_t interval_;
   const int32_t width_, count_, last_;  // last_: the last step of all, counted from the first one
   uint32_t left_;                       // steps until an interval ends
-  float* to_;
+  float* to_ = nullptr;
 };
 
 // Takes element i of a state, *z, and that of the memory that its sampler carries, *c, through

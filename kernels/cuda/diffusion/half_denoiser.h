@@ -4,7 +4,9 @@
 
 // A residual denoiser by one block of threads, for guesses: its layers are half-precision numbers
 // (math/half_layer.h). A warp has sixteen rows of every layer and keeps what these rows are of the
-// hidden vector, in floats; only the products are of halves.
+// hidden vector, in floats; only the products are of halves. Weights of the first kHalfBlocks
+// blocks stay in registers from evaluation to evaluation, those of others are read while the block
+// before is evaluated. Where the hidden vector leaves what halves can be, the output is not finite.
 
 #include <cstdint>
 #include <type_traits>
@@ -18,14 +20,11 @@
 #include "kernels/cuda/math/half_layer.h"
 #include "kernels/cuda/math/team.h"
 #include "kernels/cuda/runtime/device_code.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 
 inline constexpr int kHalfWarps = kMostHalfCols / kHalfRows;
-// Blocks whose weights stay in registers from evaluation to evaluation, with those of the input and
-// the output layer; those of other blocks are read while the block before is evaluated.
-inline constexpr int kHalfBlocks = 3;
-
 constexpr bool HasHalves(const DenoiserView& d) {
   return !d.ada_ln && d.hidden_width <= kMostHalfCols && d.state_cols <= kMaxWarpStateDim;
 }

@@ -2,7 +2,7 @@
 #ifndef DEEPPCR_KERNELS_CUDA_DIFFUSION_KERNEL_H_
 #define DEEPPCR_KERNELS_CUDA_DIFFUSION_KERNEL_H_
 
-// Diffusion models on a GPU: the Process for block_recurrence.h, and the coarse guess.
+// Diffusion models on a GPU: the Process for block_recurrence.h and coarse_guess.h.
 
 #include <math.h>
 

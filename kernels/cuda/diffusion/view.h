@@ -14,18 +14,18 @@
 
 namespace deeppcr::cuda {
 
-// A modulation row holds, for one step (and condition), H' floats each:
-//   residual MLP  per block: the bias of its layer plus its part of mu
-//   adaLN MLP     per block: gain  = norm weight (1 + scale)
-//                            shift = norm bias (1 + scale) + shift
-//                            gate
-//                 at the end: gain = 1 + scale, shift
 // The layers of a small residual denoiser as half-precision numbers, for guesses: see HalfDenoiser.
 struct HalfLayers {
   HalfLayer input, output;
   HalfLayer first;  // that of the first block, before those of the others
 };
 
+// A modulation row holds, for one step (and condition), H' floats each:
+//   residual MLP  per block: the bias of its layer plus its part of mu
+//   adaLN MLP     per block: gain  = norm weight (1 + scale)
+//                            shift = norm bias (1 + scale) + shift
+//                            gate
+//                 at the end: gain = 1 + scale, shift
 struct DenoiserView {
   bool ada_ln;  // else residual MLP
   Activation activation;

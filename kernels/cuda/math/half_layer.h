@@ -3,10 +3,10 @@
 #define DEEPPCR_KERNELS_CUDA_MATH_HALF_LAYER_H_
 
 // A matrix times one vector on the tensor cores, for guesses: weights are half-precision numbers,
-// whose rows are scaled to begin where these do; of an element of the vector there are two, the
-// nearest and that of the rest. Sums are floats. A weight is wrong by 2^-11 of itself at most, or
-// by 2^-25 of its row's largest; an element by 2^-22 of itself, or by 2^-25. One beyond 65504 is
-// infinite.
+// whose rows are scaled so that the largest is between 1 and 2; of an element of the vector there
+// are two, the nearest and that of the rest. Sums are floats. A weight is wrong by 2^-11 of itself
+// at most, or by 2^-25 of its row's largest; an element by 2^-22 of itself, or by 2^-25. One beyond
+// 65504 is infinite.
 //
 // A warp has sixteen rows. mma.m16n8k16 (runtime/device_context.h) takes sixteen columns at a time;
 // which these are is free: here four from each quarter of the row, so that a lane's weights of

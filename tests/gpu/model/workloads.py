@@ -123,8 +123,6 @@ def _w4_tree(vectors):
 _W4_MEMORY = (('LDG', 'LoadVolatile', 'pcie'), ('LDG', 'UpdateAs', 'l1'), ('LD', '', 'dsmem'), ('ST', '', 'dsmem'))
 
 
-# The 63 steps of an evaluation, from copies that all warps have made, 63 of coefficients and 63 x 16 of
-# noise: what they add by all warps, the recurrence by one, the guesses by all.
 # Of steps between evaluations, 63 of 16 elements, and of an evaluation with three blocks.
 _HELD = (Trips(r'k = first_; k < count', 1), Trips(r'i < width_; i \+= threads_', 1), Trips(r'first < dim_', 1),
          Trips('first < element', 1))

@@ -137,6 +137,32 @@ TEST(CudaWideStatesTest, TheWidestOnesToo) {
   ExpectReference(NewBackendUnderTest(), {.num_steps = 5, .state_dim = 256, .gain = 0.9});
 }
 
+// The layers of this guess are of half-precision numbers; it is as good a beginning as that of the
+// CPU. One that were wrong would be as bad as none.
+TEST(CudaCoarseGuessTest, TakesNoMorePassesThanThatOfTheCpu) {
+  constexpr int64_t kSteps = 32;
+  for (const double output_gain : {0.2, 0.5}) {
+    const RandomDiffusion process({.state_dim = 16,
+                                   .hidden_dim = 128,
+                                   .num_blocks = 3,
+                                   .num_steps = kSteps,
+                                   .output_gain = output_gain});
+    const auto iterations = [&](std::unique_ptr<Backend> backend, InitialGuess guess) {
+      ResolvedOptions options = OptionsFor("newton", kSteps, 1, 1e-4);
+      options.initial_guess = guess;
+      const SampleReport report = SolverRig(std::move(backend), process.spec())
+                                      .Solve(options, SampleInputs{.num_samples = 1, .seed = 5})
+                                      .reports[0];
+      EXPECT_TRUE(report.converged && !report.fallback);
+      return report.iterations;
+    };
+    const auto cpu = BackendCases().front().create;
+    const int64_t coarse = iterations(cpu(), InitialGuess::kCoarse);
+    EXPECT_LT(coarse, iterations(cpu(), InitialGuess::kConstant)) << output_gain;
+    EXPECT_LE(iterations(NewBackendUnderTest(), InitialGuess::kCoarse), coarse) << output_gain;
+  }
+}
+
 // A matrix or a vector that came through the tree incompletely would cost more passes.
 TEST(CudaWideStatesTest, CountWhatTheCpuBackendCounts) {
   for (const int64_t dim : {40, 100})

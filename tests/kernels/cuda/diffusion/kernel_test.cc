@@ -9,7 +9,6 @@
 #include <cmath>
 #include <random>
 
-#include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/diffusion/model.h"
 #include "kernels/cuda/loop/block_shape.h"
@@ -149,25 +148,30 @@ TEST(DiffusionKernelTest, EveryBarrierIsNeeded) {
 }
 
 // ---- The coarse guess
-// A process with noise and an initial state, whose guess is for intervals of `interval` steps.
+// A process with noise and initial states of two samples, whose guesses are for intervals of
+// `interval` steps.
 class GuessRig {
  public:
+  static constexpr int kSamples = 2;
+
   // `odd` is the noise of every 17th element.
   GuessRig(const RandomDiffusion& process, int32_t interval, const DeviceOptions& options = {},
            float odd = 1)
-      : options_(options),
+      : process_(process),
+        options_(options),
         device_(NewSimtDevice(options)),
         model_(*cuda::DiffusionModel::Upload(*device_, process.spec(), {})) {
     cuda::DiffusionView view = model_.view();
     std::mt19937 generator(3);
     std::normal_distribution<float> normal;
-    noise_.resize(static_cast<size_t>(view.num_steps * view.state_dim));
-    initial_.resize(view.width);
+    noise_.resize(static_cast<size_t>(kSamples * view.num_steps * view.state_dim));
+    initial_.resize(static_cast<size_t>(kSamples) * view.width);
     for (float& x : noise_) x = normal(generator);
     for (size_t i = 11; i < noise_.size(); i += 17) noise_[i] = odd;
-    for (int i = 0; i < view.state_dim; ++i) initial_[i] = normal(generator);
+    for (int s = 0; s < kSamples; ++s)
+      for (int i = 0; i < view.state_dim; ++i) initial_[s * view.width + i] = normal(generator);
     view.noise = noise_.data();
-    view.table_of = &table_;
+    view.table_of = tables_;
     args_ = {.process = view,
              .num_blocks = 1,
              .shooting_interval = interval,
@@ -184,9 +188,36 @@ class GuessRig {
     EXPECT_GT(staged_floats, 0);
     args_.staged_floats = staged ? staged_floats : 0;
     const auto stream = *device_->NewStream();
-    stream->Launch(args_, 1);
+    stream->Launch(args_, kSamples);
     stream->Wait([] {});
     EXPECT_TRUE(stream->status().ok()) << stream->status();
+    return guesses;
+  }
+  // The same in double precision, one step after another, of a residual denoiser with tanh.
+  std::vector<double> PlainGuess() const {
+    const cuda::DiffusionView& view = args_.process;
+    const int64_t steps = view.num_steps, dim = view.state_dim, width = view.width;
+    std::vector<double> guesses(kSamples * args_.num_intervals * width, 0.0);
+    for (int s = 0; s < kSamples; ++s) {
+      std::vector<double> z(initial_.begin() + s * width, initial_.begin() + s * width + dim), m;
+      std::vector<double> x0(dim);
+      for (int64_t l = 0; l < steps; ++l) {
+        const ReverseStep& step = process_.spec().steps[l];
+        if (l % CoarseStride(steps) == 0) {
+          m = Predict(z, l);
+          for (int64_t i = 0; i < dim; ++i) x0[i] = step.x0_m * m[i] + step.x0_z * z[i];
+        }
+        const double by_x0 = step.x0_m == 0 ? 0 : step.z_m / step.x0_m;
+        const double range = process_.spec().clip_range;
+        for (int64_t i = 0; i < dim; ++i)
+          z[i] = (step.z_z - by_x0 * step.x0_z) * z[i] + by_x0 * x0[i] +
+                 step.z_x0 * std::clamp(x0[i], -range, range) +
+                 step.sigma * noise_[(s * steps + l) * dim + i];
+        if ((l + 1) % args_.shooting_interval != 0 && l + 1 != steps) continue;
+        const int64_t p = s * args_.num_intervals + l / args_.shooting_interval;
+        std::copy(z.begin(), z.end(), guesses.begin() + p * width);
+      }
+    }
     return guesses;
   }
   int64_t StepFloats() const { return args_.process.StepFloats(1); }
@@ -195,7 +226,9 @@ class GuessRig {
     std::vector<float> guesses = Prepare();
     args_.staged_floats = 0;
     const simt::Outcome outcome = simt::Execute(
-        {.num_clusters = 1, .num_threads = 64, .shared_bytes = cuda::CoarseBytes(args_.process)},
+        {.num_clusters = kSamples,
+         .num_threads = 64,
+         .shared_bytes = cuda::CoarseBytes(args_.process)},
         options_.schedule,
         [&](simt::Thread& thread) { cuda::GuessCoarsely(cuda::BlockTeam(thread), args_); });
     EXPECT_EQ(outcome.trouble, "");
@@ -205,17 +238,40 @@ class GuessRig {
  private:
   std::vector<float> Prepare() {
     // What the kernel does not write stays.
-    std::vector<float> guesses(static_cast<size_t>(args_.num_intervals) * args_.process.width,
-                               7.5F);
+    std::vector<float> guesses(
+        static_cast<size_t>(kSamples) * args_.num_intervals * args_.process.width, 7.5F);
     args_.guesses = guesses.data();
     return guesses;
   }
+  // The denoiser's output at step l.
+  std::vector<double> Predict(const std::vector<double>& z, int64_t l) const {
+    const DenoiserSpec& d = process_.spec().denoiser;
+    const cuda::DenoiserView& view = args_.process.denoiser;
+    const float* const modulation = args_.process.tables + l * view.modulation_floats();
+    std::vector<double> hidden = Multiply(d.input.weight, z);
+    for (int64_t r = 0; r < d.hidden_dim; ++r) hidden[r] += d.input.bias[r];
+    for (int64_t b = 0; b < d.num_blocks; ++b) {
+      const int64_t weights = d.hidden_dim * d.hidden_dim;
+      const std::vector<double> a = Multiply(d.first_weight.subspan(b * weights, weights), hidden);
+      for (int64_t r = 0; r < d.hidden_dim; ++r)
+        hidden[r] += std::tanh(a[r] + modulation[b * view.hidden_width + r]);
+    }
+    std::vector<double> m = Multiply(d.output.weight, hidden);
+    for (size_t i = 0; i < m.size(); ++i) m[i] += d.output.bias[i];
+    return m;
+  }
+  static std::vector<double> Multiply(std::span<const float> matrix, const std::vector<double>& x) {
+    std::vector<double> y(matrix.size() / x.size(), 0.0);
+    for (size_t i = 0; i < matrix.size(); ++i) y[i / x.size()] += matrix[i] * x[i % x.size()];
+    return y;
+  }
 
+  const RandomDiffusion& process_;
   const DeviceOptions options_;
   const std::unique_ptr<cuda::Device> device_;
   const cuda::DiffusionModel model_;
   std::vector<float> noise_, initial_;
-  const int32_t table_ = 0;
+  const int32_t tables_[kSamples] = {};
   cuda::CoarseArgs<cuda::DiffusionView> args_;
 };
 
@@ -229,6 +285,42 @@ TEST(CoarseGuessTest, BitsDependOnNoPlaceOfTheNoise) {
         GuessRig rig(process, interval);
         EXPECT_EQ(rig.Guess(true), rig.Guess(false)) << num_steps << " " << interval;
       }
+    }
+  }
+}
+
+// Stretches of steps shorter and longer than a scan, intervals of every kind of length, and states
+// with and without elements beyond D.
+TEST(CoarseGuessTest, IsThatOfOneStepAfterAnother) {
+  struct Case {
+    int64_t state_dim, hidden_dim, num_blocks, num_steps;
+    std::vector<int32_t> intervals;
+  };
+  for (const auto& [state_dim, hidden_dim, num_blocks, num_steps, intervals] :
+       {Case{1, 1, 1, 1, {1, 2}}, Case{5, 20, 2, 15, {1, 4, 15}},
+        Case{12, 40, 3, 101, {1, 3, 7, 64}}, Case{17, 64, 4, 48, {3, 5, 48}},
+        Case{32, 33, 5, 33, {1, 2, 100}}, Case{40, 30, 2, 101, {1, 3, 101}},
+        Case{3, 16, 1, 1100, {1, 3, 5, 17, 69, 5000}}}) {
+    const RandomDiffusion process({.state_dim = state_dim,
+                                   .hidden_dim = hidden_dim,
+                                   .num_blocks = num_blocks,
+                                   .num_steps = num_steps,
+                                   .activation = Activation::kTanh,
+                                   .output_gain = 0.2});
+    for (const int32_t interval : intervals) {
+      GuessRig rig(process, interval);
+      const std::vector<double> want = rig.PlainGuess();
+      const std::vector<float> floats = rig.GuessOfFloats(), guess = rig.Guess(true);
+      double size = 0, of_floats = 0, of_guess = 0;
+      ASSERT_EQ(guess.size(), want.size());
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_TRUE(want[i] != 0 || (guess[i] == 0 && floats[i] == 0)) << i;
+        size = std::fmax(size, std::fabs(want[i]));
+        of_floats = std::fmax(of_floats, std::fabs(floats[i] - want[i]));
+        of_guess = std::fmax(of_guess, std::fabs(guess[i] - want[i]));
+      }
+      EXPECT_LT(of_floats, 1e-5 * size) << state_dim << " " << num_steps << " " << interval;
+      EXPECT_LT(of_guess, 5e-3 * size) << state_dim << " " << num_steps << " " << interval;
     }
   }
 }
@@ -261,26 +353,6 @@ TEST(CoarseGuessTest, OfHalvesIsCloseToThatOfFloats) {
     EXPECT_LT(std::sqrt(distance / size), 1e-3) << state_dim << " " << hidden_dim;
     EXPECT_GT(distance, 0) << "halves were not used";
     EXPECT_LE((cuda::HalfDenoiser<8, cuda::BlockTeam<simt::Thread>>::kFloats), rig.StepFloats());
-  }
-}
-
-// A guess of halves is as good a beginning as one of floats.
-TEST(CoarseGuessTest, OfHalvesTakesNoMorePassesThanThatOfTheCpu) {
-  for (const double output_gain : {0.2, 0.5}) {
-    const RandomDiffusion process({.state_dim = 16,
-                                   .hidden_dim = 128,
-                                   .num_blocks = 3,
-                                   .num_steps = 32,
-                                   .output_gain = output_gain});
-    const SampleInputs request{.num_samples = 2, .seed = 5};
-    const ResolvedOptions options = CoarseNewton(32, 1);
-    const Solved halves = SolverRig(BackendOn({}), process.spec()).Solve(options, request);
-    const Solved floats = SolverRig(*cpu::NewCpuBackend(), process.spec()).Solve(options, request);
-    ASSERT_EQ(halves.reports.size(), 2);
-    for (size_t s = 0; s < 2; ++s) {
-      EXPECT_TRUE(halves.reports[s].converged && !halves.reports[s].fallback);
-      EXPECT_LE(halves.reports[s].iterations, floats.reports[s].iterations) << output_gain;
-    }
   }
 }
 
