@@ -317,12 +317,13 @@ class GuessStore {
                             int32_t count, int i)
       : interval_(static_cast<uint32_t>(args.shooting_interval)),
         width_(args.process.width),
-        count_(count),
-        last_(static_cast<int32_t>(args.process.num_steps - 1 - step)) {
+        count_(guesses == nullptr ? 0 : count),
+        last_(static_cast<int32_t>(args.process.num_steps - 1 - step)),
+        guesses_(guesses) {
     const auto first = static_cast<uint32_t>(step);
     const uint32_t p = first / interval_;
     left_ = (p + 1) * interval_ - first;
-    if (guesses != nullptr) to_ = guesses + int64_t{p} * width_ + i;
+    place_ = int64_t{p} * width_ + i;
   }
   template <int N>
   DEEPPCR_DEVICE void operator()(const float (&states)[N]) const {
@@ -331,7 +332,7 @@ class GuessStore {
     DEEPPCR_UNROLL
     for (int s = 0; s < N; ++s) {
       const bool ends_here = --left == 0 || s == last_;
-      if (to_ != nullptr && ends_here && s < count_) to_[ends * width_] = states[s];
+      if (ends_here && s < count_) guesses_[place_ + ends * width_] = states[s];
       ends += ends_here ? 1 : 0;
       left = left == 0 ? interval_ : left;
     }
@@ -341,7 +342,8 @@ class GuessStore {
   const uint32_t interval_;
   const int32_t width_, count_, last_;  // last_: the last step of all, counted from the first one
   uint32_t left_;                       // steps until an interval ends
-  float* to_ = nullptr;
+  int64_t place_;                       // of the first of them in guesses_
+  float* const guesses_;
 };
 
 // Takes element i of a state, *z, and that of the memory that its sampler carries, *c, through
