@@ -97,8 +97,8 @@ class DiffusionTrial {
   }
   ResidentArgs Resident(const PropagationArgs<DiffusionView>& propagation,
                         const LaunchLimits& limits) const {
-    const int32_t intervals = propagation.intervals.tree.num_intervals;
-    return {propagation, ResidentTogether(propagation.process, intervals, limits), {tape_.data()}};
+    return ResidentArgsOf(propagation, propagation.intervals.tree.num_intervals, limits,
+                          {tape_.data()});
   }
   NewtonArgs Part(NewtonPart part, int interval, const NewtonShape& shape,
                   const LaunchLimits& limits, std::byte* workspace) const {

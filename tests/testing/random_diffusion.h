@@ -205,6 +205,19 @@ class RandomDiffusion {
   DiffusionSpec spec_;
 };
 
+// Small processes with either denoiser.
+inline std::vector<RandomDiffusion> BothDenoisers(int64_t hidden_dim, int64_t num_steps) {
+  std::vector<RandomDiffusion> processes;
+  for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp})
+    processes.emplace_back(DiffusionOptions{.kind = kind,
+                                            .state_dim = 12,
+                                            .hidden_dim = hidden_dim,
+                                            .num_blocks = 2,
+                                            .num_steps = num_steps,
+                                            .output_gain = 0.2});
+  return processes;
+}
+
 }  // namespace deeppcr::testing
 
 #endif  // DEEPPCR_TESTS_TESTING_RANDOM_DIFFUSION_H_

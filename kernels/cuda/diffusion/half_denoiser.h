@@ -25,9 +25,6 @@
 namespace deeppcr::cuda {
 
 inline constexpr int kHalfWarps = kMostHalfCols / kHalfRows;
-constexpr bool HasHalves(const DenoiserView& d) {
-  return !d.ada_ln && d.hidden_width <= kMostHalfCols && d.state_cols <= kMaxWarpStateDim;
-}
 
 // A step for GuessSample (coarse_guess.h) whose network has hidden layers of 16 kSteps elements.
 template <int kSteps, class Team>

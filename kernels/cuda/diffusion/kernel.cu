@@ -76,7 +76,7 @@ cudaError_t LaunchBlocks(const ExpansionArgs<DiffusionView>& args, int num_sampl
 }
 cudaError_t LaunchBlocks(const DiffusionCoarseArgs& args, int num_samples, cudaStream_t stream) {
   const DenoiserView& d = args.process.denoiser;
-  if (HasHalves(d))
+  if (FitsRegisters(d))
     return WithHalfSteps(d, [&](auto steps) {
       HalfCoarseKernel<steps.value>
           <<<num_samples, kHalfThreads, CoarseBytes(args.process, args.staged_floats), stream>>>(

@@ -192,7 +192,8 @@ absl::StatusOr<DiffusionModel> DiffusionModel::Upload(Device& device, const Diff
                                            "; --backend cpu can run this model"));
   model.resident_ = IsResident(model.view(), device.limits());
   if (model.is_wide()) DEEPPCR_RETURN_IF_ERROR(model.UploadMatrices(device, spec));
-  if (HasHalves(model.view_.denoiser)) DEEPPCR_RETURN_IF_ERROR(model.UploadHalves(device, spec));
+  if (FitsRegisters(model.view_.denoiser))
+    DEEPPCR_RETURN_IF_ERROR(model.UploadHalves(device, spec));
   DEEPPCR_RETURN_IF_ERROR(model.UploadModulation(device, spec));
   DEEPPCR_RETURN_IF_ERROR(model.FillTables(device, limits, max_modulation_bytes));
   DEEPPCR_ASSIGN_OR_RETURN(model.decode_,

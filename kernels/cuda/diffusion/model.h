@@ -77,7 +77,7 @@ class DiffusionModel {
   struct Halves {
     DeviceHalves input, output, first;
   };
-  Halves halves_;  // where HasHalves
+  Halves halves_;  // where FitsRegisters
   Matrices matrices_;
   DeviceBuffer<ReverseCoefficients> coefficients_;
   DeviceBuffer<HoldCoefficients> holds_;

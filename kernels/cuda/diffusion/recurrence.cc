@@ -89,11 +89,8 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
   void LaunchResident(const Propagation& propagation) {
     const PropagationArgs<DiffusionView> args = ArgsOf(propagation);
     const int64_t intervals = int64_t{propagation.num_members} * work_.intervals;
-    work_.stream->Launch(
-        ResidentArgs{.propagation = args,
-                     .together = ResidentTogether(args.process, intervals, work_.limits),
-                     .tape = {tape_.data()}},
-        propagation.num_members);
+    work_.stream->Launch(ResidentArgsOf(args, intervals, work_.limits, {tape_.data()}),
+                         propagation.num_members);
   }
 
   void LaunchModulation(int32_t num_samples) {

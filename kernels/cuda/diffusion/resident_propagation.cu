@@ -24,7 +24,7 @@ cudaError_t PrepareResident(int shared_bytes) {
 cudaError_t LaunchBlocks(const ResidentArgs& args, int num_members, cudaStream_t stream) {
   const DiffusionView& process = args.propagation.process;
   const auto blocks = static_cast<unsigned>(BlocksOf(args, num_members));
-  const size_t bytes = ResidentBytes(process, args.together, kResidentWarps);
+  const size_t bytes = ResidentBytes(process, args.together);
   return WithResidentTiles(process.denoiser, [&](auto state, auto hidden) {
     ResidentKernel<state.value, hidden.value><<<blocks, kResidentThreads, bytes, stream>>>(args);
     return cudaGetLastError();

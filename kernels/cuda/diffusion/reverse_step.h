@@ -196,9 +196,11 @@ class DenoiserStep {
   DEEPPCR_DEVICE const float* Features(const Steps& steps) {
     InputLayer(steps);
     HeldBlocks(steps, std::make_integer_sequence<int, Held::kCount>());
-    for (int i = Held::kCount; i < d_.num_blocks; ++i)
-      d_.ada_ln ? AdaLnBlock(steps, i) : StreamedBlock(steps, i);
-    if (!d_.ada_ln) return hidden_;
+    if (!d_.ada_ln) {
+      StreamedBlocks(steps);
+      return hidden_;
+    }
+    for (int i = 0; i < d_.num_blocks; ++i) AdaLnBlock(steps, i);
     Modulate(steps, d_.num_blocks);
     return inner_;
   }
@@ -212,12 +214,9 @@ class DenoiserStep {
   struct OfRow {
     float bias, spread;
   };
-  // The same of a layer of a residual block, with the modulation of the rows that a lane has sums
-  // of.
-  static constexpr int kQuads = kOneStep ? 1 : (S + kSegments - 1) / kSegments;
+  // The same of a layer of a residual block, where all rows have one step.
   struct OfBlockRow {
-    float modulation[kQuads];
-    float spread;
+    float modulation, spread;
   };
   static DEEPPCR_DEVICE auto LoadOf(const PanelLayer& layer) {
     return [&layer](int i) { return OfRow{layer.bias[i], layer.spreads[i]}; };
@@ -323,12 +322,71 @@ class DenoiserStep {
     });
   }
   template <class Steps>
-  DEEPPCR_DEVICE void StreamedBlock(const Steps& steps, int block) {
+  DEEPPCR_DEVICE void StreamedBlocks(const Steps& steps) {
+    if constexpr (kOneStep) {
+      for (int b = Held::kCount; b < d_.num_blocks; ++b) {
+        const PanelLayer layer = d_.first.Next(b);
+        ResidualBlock(steps, b, layer, [&](const auto& load, const auto& f) {
+          ForRows<S, Tile, kSquares, Held::template Panels>(team_, layer, HiddenVectors(hidden_),
+                                                            load, f);
+        });
+      }
+    } else {
+      OfStates<const float*> modulations = {};
+      ForStates([&](int q, int r) { modulations.at[q] = steps.Row(r).modulation; });
+      for (int b = 0; b < d_.num_blocks; ++b) BlockOfStates(b, modulations);
+    }
+  }
+  // What a lane has for each state of which it has sums.
+  static constexpr int kQuads = (S + kSegments - 1) / kSegments;
+  template <class T>
+  struct OfStates {
+    T at[kQuads];
+  };
+  // Calls f(q, r) for these states: r is the q-th.
+  template <class F>
+  DEEPPCR_DEVICE void ForStates(const F& f) const {
+    DEEPPCR_UNROLL
+    for (int q = 0; q < kQuads; ++q) {
+      const int r = kSegments * q + context_.lane() % kSegments;
+      if (r < rows_) f(q, r);
+    }
+  }
+  // ResidualBlock where each row is a state with a step of its own. A lane makes its activations
+  // together.
+  DEEPPCR_DEVICE void BlockOfStates(int block, const OfStates<const float*>& modulations) {
+    constexpr int P = Tile::kPanels;
     const PanelLayer layer = d_.first.Next(block);
-    ResidualBlock(steps, block, layer, [&](const auto& load, const auto& f) {
-      ForRows<S, Tile, kSquares, Held::template Panels>(team_, layer, HiddenVectors(hidden_), load,
-                                                        f);
-    });
+    const auto load = [&](int i) {
+      OfStates<float> of_row = {};
+      ForStates([&](int q, int) { of_row.at[q] = modulations.at[q][block * d_.hidden_width + i]; });
+      return of_row;
+    };
+    ForTiles<S, Tile, kSquares, Held::template Panels>(
+        team_, layer, HiddenVectors(hidden_), load,
+        [&](int row, const auto& modulation, const auto& sums) {
+          float a[P * kQuads], branches[P * kQuads];
+          DEEPPCR_UNROLL
+          for (int p = 0; p < P; ++p) {
+            const auto of_row = sums(p);
+            DEEPPCR_UNROLL
+            for (int q = 0; q < kQuads; ++q)
+              branches[p * kQuads + q] = a[p * kQuads + q] = of_row.mine[q] + modulation[p].at[q];
+          }
+          ActivateAll(d_.activation, branches);
+          ForStates([&](int q, int r) {
+            DEEPPCR_UNROLL
+            for (int p = 0; p < P; ++p) {
+              const int i = row + p * kPanelRows;
+              KeepPreActivation(r, block, i, a[p * kQuads + q]);
+              const float value =
+                  KeepHidden(r, block + 1, i, At(hidden_, r, i) + branches[p * kQuads + q]);
+              team_.Put(&At(inner_, r, i), i < d_.hidden_dim ? value : 0.0F);
+            }
+          });
+        });
+    team_.Sync(kAfterResidualBlock);
+    SwapHidden();
   }
   // What a block has written to inner_ is the hidden vectors of the next block.
   DEEPPCR_DEVICE void SwapHidden() {
@@ -340,28 +398,16 @@ class DenoiserStep {
   template <class Steps, class ForLayerRows>
   DEEPPCR_DEVICE void ResidualBlock(const Steps& steps, int block, const PanelLayer& layer,
                                     const ForLayerRows& for_rows) {
-    const auto modulation = [&](int r, int i) {
-      return steps.Row(r).modulation[block * d_.hidden_width + i];
-    };
     const auto load = [&](int i) {
-      OfBlockRow of_row = {{}, layer.spreads[i]};
-      DEEPPCR_UNROLL
-      for (int q = 0; q < kQuads; ++q) {
-        const int r = kOneStep ? 0 : kSegments * q + context_.lane() % kSegments;
-        if (r < rows_) of_row.modulation[q] = modulation(r, i);
-      }
-      return of_row;
+      return OfBlockRow{steps.Row(0).modulation[block * d_.hidden_width + i], layer.spreads[i]};
     };
     for_rows(load, [&](int i, const OfBlockRow& of_row, const auto& p) {
-      const auto pre_activation = [&](int r, float sum) {
-        return sum + of_row.modulation[kOneStep ? 0 : r / kSegments];
-      };
       const auto state = [&](int r, float sum) {
-        const float a = KeepPreActivation(r, block, i, pre_activation(r, sum));
+        const float a = KeepPreActivation(r, block, i, sum + of_row.modulation);
         return KeepHidden(r, block + 1, i, At(hidden_, r, i) + Activate(d_.activation, a));
       };
       if constexpr (kStates) return WriteStates(i, inner_, p, state);
-      const float a = pre_activation(0, p.first), value = state(0, p.first);
+      const float a = p.first + of_row.modulation, value = state(0, p.first);
       const float terms = of_row.spread * sqrtf(p.squares);
       const Slopes slopes(*this, a, terms, p);
       const float size = SizeOfBranch(terms, slopes.of_probes.Largest(), a, value);

@@ -6,9 +6,11 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/loop/newton_shape.h"
 #include "kernels/cuda/math/half_layer.h"
 #include "kernels/cuda/math/panel_layer.h"
 #include "kernels/cuda/runtime/device_code.h"
+#include "kernels/cuda/tuning.h"
 #include "kernels/problem/activation.h"
 #include "kernels/problem/reverse_step.h"
 
@@ -37,7 +39,7 @@ struct DenoiserView {
   PanelLayer input, output;
   PanelLayer first;   // that of the first block, before those of the others
   PanelLayer second;  // the same, adaLN only
-  HalfLayers halves;  // where HasHalves
+  HalfLayers halves;  // where FitsRegisters
   float clip_range;   // may be infinite
   float norm_epsilon;
 
@@ -45,6 +47,12 @@ struct DenoiserView {
     return (ada_ln ? 3 * num_blocks + 2 : num_blocks) * hidden_width;
   }
 };
+
+// True where the registers of a block have room for the layers of blocks, as they are (HeldLayers)
+// or as half-precision numbers (HalfDenoiser).
+constexpr bool FitsRegisters(const DenoiserView& d) {
+  return !d.ada_ln && d.hidden_width <= kHeldWidth && d.state_cols <= kMaxWarpStateDim;
+}
 
 // Data that a step needs beside its state.
 struct StepView {

@@ -44,17 +44,14 @@ template <class Process>
 constexpr size_t CoarseBytes(const Process& process, int64_t staged_floats = 0) {
   return static_cast<size_t>(FirstStagedFloat(process) + staged_floats) * sizeof(float);
 }
-// True where HeldLayers may be used; bytes of launches with them.
-constexpr bool MayHoldLayers(const DenoiserView& d) {
-  return !d.ada_ln && d.hidden_width <= kHeldWidth && d.state_cols <= kMaxWarpStateDim;
-}
+// Bytes of launches with HeldLayers.
 constexpr size_t HeldBytes(const DiffusionView& process) {
   const int64_t floats = FirstHeldFloat(process) + HeldLayers::Floats(process.denoiser);
   return static_cast<size_t>(floats) * sizeof(float);
 }
 constexpr int CoarseBuffers(const ProgramView&) { return 1; }
 constexpr int CoarseBuffers(const DiffusionView& process) {
-  return HasHalves(process.denoiser) ? 2 : 1;
+  return FitsRegisters(process.denoiser) ? 2 : 1;
 }
 // CoarseArgs::staged_floats; 0 also where a sampler carries a memory.
 template <class Process>
@@ -103,36 +100,37 @@ constexpr TeamShape ChooseTeams(const Process& process, int num_samples,
 // True where a block keeps weights in its registers from step to step (HeldLayers).
 constexpr bool HoldsLayers(const DiffusionView& process, int num_blocks, int max_warps) {
   const DenoiserView& d = process.denoiser;
-  return num_blocks == 1 && MayHoldLayers(d) &&
+  return num_blocks == 1 && FitsRegisters(d) &&
          BlockWarps(process, 1, max_warps) * kPanelRows >= d.hidden_width;
 }
 
 // True where a block has room for all layers of the blocks of a residual denoiser
 // (resident_propagation.h).
-constexpr int ResidentWarps(int max_warps) {
-  return max_warps < kResidentWarps ? max_warps : kResidentWarps;
-}
-constexpr size_t ResidentBytes(const DiffusionView& process, int together, int max_warps) {
-  return static_cast<size_t>(ResidentFloats(process.denoiser, together, ResidentWarps(max_warps))) *
-         sizeof(float);
+constexpr size_t ResidentBytes(const DiffusionView& process, int together) {
+  return static_cast<size_t>(ResidentFloats(process.denoiser, together)) * sizeof(float);
 }
 constexpr bool IsResident(const DiffusionView& process, const LaunchLimits& limits) {
   const DenoiserView& d = process.denoiser;
   return !d.ada_ln && d.hidden_width == ResidentWidth(d.hidden_dim) &&
-         d.state_cols <= kMaxWarpStateDim &&
-         ResidentBytes(process, 1, kResidentWarps) <= limits.shared_bytes;
+         d.state_cols <= kMaxWarpStateDim && ResidentBytes(process, 1) <= limits.shared_bytes;
 }
-// Intervals of a block, of `intervals` in all: as few as keep all multiprocessors at work.
+// Intervals of a block, of `intervals` of all samples: as few as keep all multiprocessors at work.
 constexpr int ResidentTogether(const DiffusionView& process, int64_t intervals,
                                const LaunchLimits& limits) {
   const int64_t wanted = (intervals + limits.multiprocessors - 1) / limits.multiprocessors;
   int together = wanted < kResidentIntervals ? static_cast<int>(wanted) : kResidentIntervals;
-  while (ResidentBytes(process, together, kResidentWarps) > limits.shared_bytes) --together;
+  while (ResidentBytes(process, together) > limits.shared_bytes) --together;
   return together;
 }
+constexpr ResidentArgs ResidentArgsOf(const PropagationArgs<DiffusionView>& propagation,
+                                      int64_t intervals, const LaunchLimits& limits,
+                                      const DenoiserTape& tape) {
+  const int together = ResidentTogether(propagation.process, intervals, limits);
+  const int32_t of_sample = propagation.intervals.tree.num_intervals;
+  return {propagation, together, (of_sample + together - 1) / together, tape};
+}
 constexpr int64_t BlocksOf(const ResidentArgs& args, int num_members) {
-  const int32_t intervals = args.propagation.intervals.tree.num_intervals;
-  return int64_t{num_members} * ((intervals + args.together - 1) / args.together);
+  return int64_t{num_members} * args.groups;
 }
 
 // Rows that pass through a step together: all, or as many as a block has memory for; 0 where the

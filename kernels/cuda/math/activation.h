@@ -71,7 +71,7 @@ struct FixedActivation {
 // Returns f(FixedActivation) of an activation. That of most denoisers comes first: a switch is a
 // tree of branches, at the end of every layer.
 template <class F>
-DEEPPCR_DEVICE float OfActivation(Activation activation, const F& f) {
+DEEPPCR_DEVICE auto OfActivation(Activation activation, const F& f) {
   if (activation == Activation::kSilu) return f(FixedActivation<Activation::kSilu>());
   switch (activation) {
     case Activation::kIdentity:
@@ -179,7 +179,8 @@ DEEPPCR_DEVICE float SigmoidSlope(float a) {
 
 // d/da a s(g(a)) = s + a g'(a) s (1 - s): s (1 - s) is zero long before a g'(a) overflows.
 DEEPPCR_DEVICE float SwishSlope(float a, float argument, float slope) {
-  const float s = Sigmoid(argument), ds = SigmoidSlope(argument);
+  const float tail = Sigmoid(-fabsf(argument)), ds = tail * (1.0F - tail);
+  const float s = argument > 0.0F ? 1.0F - tail : tail;
   return ds == 0.0F ? s : fmaf(a * slope, ds, s);
 }
 
@@ -228,40 +229,21 @@ DEEPPCR_DEVICE float Differentiate(Activation activation, float a) {
   return OfActivation(activation, [&](auto fixed) { return Differentiate(fixed, a); });
 }
 
-template <Activation kActivation, int N>
-DEEPPCR_DEVICE void DifferentiateEach(float (&a)[N]) {
-  DEEPPCR_UNROLL
-  for (int k = 0; k < N; ++k) a[k] = Differentiate(FixedActivation<kActivation>(), a[k]);
+// Replaces values by activations, or by slopes, with one branch for all values, so that they do not
+// wait for one another.
+template <int N>
+DEEPPCR_DEVICE void ActivateAll(Activation activation, float (&a)[N]) {
+  OfActivation(activation, [&](auto fixed) {
+    DEEPPCR_UNROLL
+    for (int k = 0; k < N; ++k) a[k] = Activate(fixed, a[k]);
+  });
 }
-
-// Replaces values by slopes, with one branch for all values, so that they do not wait for one
-// another.
 template <int N>
 DEEPPCR_DEVICE void DifferentiateAll(Activation activation, float (&a)[N]) {
-  switch (activation) {
-    case Activation::kIdentity:
-      return DifferentiateEach<Activation::kIdentity>(a);
-    case Activation::kRelu:
-      return DifferentiateEach<Activation::kRelu>(a);
-    case Activation::kLeakyRelu:
-      return DifferentiateEach<Activation::kLeakyRelu>(a);
-    case Activation::kTanh:
-      return DifferentiateEach<Activation::kTanh>(a);
-    case Activation::kSigmoid:
-      return DifferentiateEach<Activation::kSigmoid>(a);
-    case Activation::kSilu:
-      return DifferentiateEach<Activation::kSilu>(a);
-    case Activation::kGelu:
-      return DifferentiateEach<Activation::kGelu>(a);
-    case Activation::kGeluTanh:
-      return DifferentiateEach<Activation::kGeluTanh>(a);
-    case Activation::kElu:
-      return DifferentiateEach<Activation::kElu>(a);
-    case Activation::kSoftplus:
-      return DifferentiateEach<Activation::kSoftplus>(a);
-    case Activation::kMish:
-      return DifferentiateEach<Activation::kMish>(a);
-  }
+  OfActivation(activation, [&](auto fixed) {
+    DEEPPCR_UNROLL
+    for (int k = 0; k < N; ++k) a[k] = Differentiate(fixed, a[k]);
+  });
 }
 
 }  // namespace deeppcr::cuda

@@ -17,11 +17,12 @@
 
 #include "kernels/cuda/math/panel_layer.h"
 #include "kernels/cuda/runtime/device_code.h"
+#include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
 
-inline constexpr int kHalfRows = 16;       // rows of a warp
-inline constexpr int kMostHalfCols = 128;  // columns of a layer
+inline constexpr int kHalfRows = 16;              // rows of a warp
+inline constexpr int kMostHalfCols = kHeldWidth;  // columns of a layer
 inline constexpr int kMostHalfSteps = kMostHalfCols / kPanelCols;
 
 struct HalfLayer {

@@ -321,13 +321,14 @@ DEEPPCR_DEVICE PanelSums<1> MultiplyHeld(Context& context, const Panel& panel,
   return SumsOfRow<Squares::kNone>(context, 0, sums, squares);
 }
 
-// Calls f(row, load(row), sums) for every row of the layer, by the four lanes that share the row;
-// load(row) before the product, so that what it loads arrives meanwhile. Panels: StreamedPanels or
+// Calls f(row, loaded, sums) for every tile of rows of the layer, by the four lanes that share its
+// rows row + p kPanelRows, p < P: loaded[p] is load of such a row, called before the product, so
+// that what it loads arrives meanwhile; sums(p) makes its PanelSums. Panels: StreamedPanels or
 // ResidentPanels.
 template <int S, class Tile, Squares kSquares, template <int, class> class Panels = StreamedPanels,
           class Team, class Load, class F>
-DEEPPCR_DEVICE void ForRows(const Team& team, const PanelLayer& layer, const PanelVectors& vectors,
-                            const Load& load, const F& f) {
+DEEPPCR_DEVICE void ForTiles(const Team& team, const PanelLayer& layer, const PanelVectors& vectors,
+                             const Load& load, const F& f) {
   constexpr int P = Tile::kPanels, N = Tile::template kVectors<S>;
   auto& context = team.context();
   const int panels = layer.rows / kPanelRows / P;
@@ -344,13 +345,24 @@ DEEPPCR_DEVICE void ForRows(const Team& team, const PanelLayer& layer, const Pan
     weights.ForGroups([&](int j, const float(&w)[P][4]) {
       quarter.template Add<Tile::kStops>(context, j, vectors.count, w);
     });
-    DEEPPCR_UNROLL
-    for (int p = 0; p < P; ++p) {
+    f(row, loaded, [&](int p) {
       float sums[N], squares;
       quarter.Finish(p, sums, &squares);
-      f(row + p * kPanelRows, loaded[p], SumsOfRow<kSquares>(context, skipped, sums, squares));
-    }
+      return SumsOfRow<kSquares>(context, skipped, sums, squares);
+    });
   }
+}
+// Calls f(row, load(row), sums) for every row of the layer.
+template <int S, class Tile, Squares kSquares, template <int, class> class Panels = StreamedPanels,
+          class Team, class Load, class F>
+DEEPPCR_DEVICE void ForRows(const Team& team, const PanelLayer& layer, const PanelVectors& vectors,
+                            const Load& load, const F& f) {
+  ForTiles<S, Tile, kSquares, Panels>(team, layer, vectors, load,
+                                      [&](int row, const auto& loaded, const auto& sums) {
+                                        DEEPPCR_UNROLL
+                                        for (int p = 0; p < Tile::kPanels; ++p)
+                                          f(row + p * kPanelRows, loaded[p], sums(p));
+                                      });
 }
 
 }  // namespace deeppcr::cuda

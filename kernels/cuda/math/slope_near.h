@@ -45,20 +45,18 @@ DEEPPCR_DEVICE SlopeRange SlopesNear(const ActivationType& activation, float fac
 template <int N>
 DEEPPCR_DEVICE void AllSlopesNear(Activation activation, const float (&a)[N],
                                   const float (&reach)[N], SlopeRange (&near)[N]) {
+  float slopes[N];
+  DEEPPCR_UNROLL
+  for (int k = 0; k < N; ++k) slopes[k] = a[k] - fmaxf(fminf(a[k], reach[k]), -reach[k]);
   // The code of a slope, which is long, stands here once.
   DEEPPCR_AS_WRITTEN
   for (int where = 0; where < 3; ++where) {
-    float slopes[N];
-    DEEPPCR_UNROLL
-    for (int k = 0; k < N; ++k)
-      slopes[k] = where == 0   ? a[k] - fmaxf(fminf(a[k], reach[k]), -reach[k])
-                  : where == 1 ? a[k] + reach[k]
-                               : a[k];
     DifferentiateAll(activation, slopes);
     DEEPPCR_UNROLL
     for (int k = 0; k < N; ++k) {
       near[k].low = where == 0 ? slopes[k] : fminf(near[k].low, slopes[k]);
       near[k].high = where == 0 ? slopes[k] : fmaxf(near[k].high, slopes[k]);
+      slopes[k] = where == 0 ? a[k] + reach[k] : a[k];
     }
   }
 }

@@ -50,43 +50,69 @@ DEEPPCR_DEVICE float RoundTangent(float x) {
   return x == x ? Context::RoundToTf32(x) : Context::CutToTf32(x);
 }
 
-// y = X L^T without bias, for a layer of 8 kIn columns and 8 kOut rows in shared memory.
-template <int kIn, int kOut, class Context>
-DEEPPCR_DEVICE void MultiplyTiles(Context& context, const PanelLayer& layer,
-                                  const TangentTiles<kIn>& x, TangentTiles<kOut>& y) {
+// Factors of the products with sixteen columns: tiles 2 j and 2 j + 1 of X, as in TangentTiles.
+struct TangentFactors {
+  float at[2][4];
+};
+
+// y = X L^T without bias, of tiles `first` to first + kOut - 1 of a layer in shared memory with 8
+// kIn columns and 8 kTiles rows; `first` is a multiple of kOut. factors(j): TangentFactors.
+template <int kIn, int kTiles, int kOut, class Context, class Factors>
+DEEPPCR_DEVICE void MultiplyFactors(Context& context, const PanelLayer& layer, int first,
+                                    const Factors& factors, float (&y)[kOut][4]) {
   const int g = context.lane() / kSegments, t = context.lane() % kSegments;
   constexpr int kGroups = 8 * kIn / kPanelCols;
-  // The lane's weights of tile p: those of row 2 p behind its row of tile 0.
-  const int first_row = 8 * kOut / kSegments * (g / 2) + g % 2;
-  int places[kOut];
+  // The lane's weights of tile `first`, and how far behind them those of the p-th are: of the row 2
+  // p behind. As many rows as tiles have do not leave a panel but where a panel ends.
+  const auto place = [](int row) {
+    return (row / kPanelRows * kGroups * kWarpSize + row % kPanelRows * kSegments) * 4;
+  };
+  const int row = 8 * kTiles / kSegments * (g / 2) + g % 2 + 2 * first;
+  const float* const weights = layer.weights + place(row) + 4 * t;
   DEEPPCR_UNROLL
   for (int p = 0; p < kOut; ++p) {
-    const int row = first_row + 2 * p;
-    places[p] = (row / kPanelRows * kGroups * kWarpSize + row % kPanelRows * kSegments + t) * 4;
     DEEPPCR_UNROLL
-    for (int r = 0; r < 4; ++r) y.at[p][r] = 0.0F;
+    for (int r = 0; r < 4; ++r) y[p][r] = 0.0F;
   }
   DEEPPCR_UNROLL
   for (int j = 0; j < kGroups; ++j) {
+    const TangentFactors x = factors(j);
     float a[2][4];
     DEEPPCR_UNROLL
     for (int h = 0; h < 2; ++h) {
-      const float(&factor)[4] = x.at[2 * j + h];
-      a[h][0] = RoundTangent<Context>(factor[0]);
-      a[h][1] = RoundTangent<Context>(factor[2]);
-      a[h][2] = RoundTangent<Context>(factor[1]);
-      a[h][3] = RoundTangent<Context>(factor[3]);
+      a[h][0] = RoundTangent<Context>(x.at[h][0]);
+      a[h][1] = RoundTangent<Context>(x.at[h][2]);
+      a[h][2] = RoundTangent<Context>(x.at[h][1]);
+      a[h][3] = RoundTangent<Context>(x.at[h][3]);
     }
     DEEPPCR_UNROLL
     for (int p = 0; p < kOut; ++p) {
       float w[4];
-      context.LoadFour(layer.weights + places[p] + j * kWarpSize * 4, w);
+      context.LoadFour(weights + place(2 * p) + j * kWarpSize * 4, w);
       DEEPPCR_UNROLL
       for (int i = 0; i < 4; ++i) w[i] = Context::CutToTf32(w[i]);
-      context.AddProduct(a[0], {w[0], w[1]}, y.at[p]);
-      context.AddProduct(a[1], {w[2], w[3]}, y.at[p]);
+      context.AddProduct(a[0], {w[0], w[1]}, y[p]);
+      context.AddProduct(a[1], {w[2], w[3]}, y[p]);
     }
   }
+}
+
+// The same of all tiles, of tangents in registers.
+template <int kIn, int kOut, class Context>
+DEEPPCR_DEVICE void MultiplyTiles(Context& context, const PanelLayer& layer,
+                                  const TangentTiles<kIn>& x, TangentTiles<kOut>& y) {
+  MultiplyFactors<kIn, kOut>(
+      context, layer, 0,
+      [&](int j) {
+        TangentFactors factors;
+        DEEPPCR_UNROLL
+        for (int r = 0; r < 4; ++r) {
+          factors.at[0][r] = x.at[2 * j][r];
+          factors.at[1][r] = x.at[2 * j + 1][r];
+        }
+        return factors;
+      },
+      y.at);
 }
 
 }  // namespace deeppcr::cuda

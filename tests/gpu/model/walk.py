@@ -143,7 +143,7 @@ def _case_of(frame):
     """The case of a switch over activations that a line belongs to, or None."""
     path, line = frame
     for text in reversed(_lines(path)[:line]):
-        label = re.match(r'\s*case Activation::k(\w+):', text)
+        label = re.match(r'\s*(?:case |if \(activation == )Activation::k(\w+)(?::|\) return f)', text)
         if label is not None:
             return label[1]
         if text.startswith(('}', 'DEEPPCR_DEVICE', 'template')) or re.match(r'\s*switch', text):

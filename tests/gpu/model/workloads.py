@@ -103,9 +103,9 @@ _PANELS = (Trips(_GROUPS, 2, 'LDS.128', r'InputLayer\(steps\)'), Trips(_TILES, 1
            Trips(_GROUPS, 2 * 8, 'LDS.128', 'OutputTile'))
 
 
-_RESIDUAL = (r'Modulate\(steps', r'InnerLayer\(steps', r'OuterLayer\(steps', 'NormOfRow')
+_RESIDUAL = (r'AdaLnBlock\(steps', r'Modulate\(steps', r'InnerLayer\(steps', r'OuterLayer\(steps', 'NormOfRow')
 _PREFETCHED = (('LDG', r'\.modulation\[', 'l1'),)  # a step, or an evaluation, ahead
-_BLOCKS = r'i < d_\.num_blocks'
+_BLOCKS = r'b = Held::kCount; b < d_\.num_blocks'
 # P = 1000 over 16 blocks of 16 warps, the tree in shared memory: 64 intervals a block, of which a
 # warp copies four and updates four.
 _W4_NODES = (32, 16, 8, 4, 2, 1)
@@ -137,8 +137,8 @@ _STEPS = Route(_RESIDUAL)
 # two in four parts of the states; then a tile of tangents a warp. Loops of an interval's elements end
 # where they begin, but for those that a lane has four of.
 _RESIDENT = (
-    Trips(r'4 \* context_\.thread', 48, call='d_\.first'), Trips(r'4 \* context_\.thread', 2),
-    Trips(_BLOCKS, 3), Trips(r'b < d_\.num_blocks', 3),
+    Trips(r'4 \* context_\.thread', 48, call=r'd\.first'), Trips(r'4 \* context_\.thread', 2),
+    Trips(r'b < d_\.num_blocks', 3),
     Trips(_GROUPS, 1, call=r'InputLayer\(steps\)'), Trips(_GROUPS, 8 * 12, 'FFMA', 'OutputTile'),
     Trips(_GROUPS, 8), Trips(_TILES, 1))
 _OF_CORRECTION = (Trips('where < 3', 3),)
@@ -146,7 +146,7 @@ _OF_CORRECTION = (Trips('where < 3', 3),)
 
 def _propagation(part, route, times, kernel, trips=()):
     return Launch(part, ('resident_propagation.cu',), 'ResidentKernelILi2ELi16', 'Silu', 8,
-                  _RESIDENT + trips, (), _STEPS + Route(('from = PlaceOf', '(from|below) == nullptr')) + route, times, (('kernel', kernel),), blocks=125)
+                  _RESIDENT + trips, (), _STEPS + Route((r'load\([02]\)|\? matrix\[', r'Stored\(|kHiddenTiles>\($')) + route, times, (('kernel', kernel),), blocks=125)
 
 
 def _rest(part, route, times, vectors):
@@ -209,14 +209,14 @@ WORKLOADS = (
                (Trips('begin = 0', 16), Trips(r'i = context\.thread', 1, warps=1)) + _HELD, _PREFETCHED,
                _STEPS + _HALVES,
                row=(('kernel', 'half_coarse_guess'),)),
-        _propagation('full propagation', Route(('TakeProbes', 'PickUpInput', r'LengthOf|ReadLayer\(tape_.Hidden|ReadLayer\(d_|ReadState\((at|d)_')), 3, 'resident_propagation'),
-        _propagation('propagation of a correction', Route(('TakeColumns',)), 2, 'resident_correction',
+        _propagation('full propagation', Route(('ResidentProbes<',)), 3, 'resident_propagation'),
+        _propagation('propagation of a correction', Route((r'StepColumns\(steps',)), 2, 'resident_correction',
                      _OF_CORRECTION),
         _rest('rest of a full pass', _FULL, 3, 1), _rest('rest of a correction', _CORRECTION_IN_PARTS, 2, _VECTORS)),
         others=2, hot=(
-            ('layer of states', Trips(_TILES, 1, call='StreamedBlock')),
-            ('its weights and states', Trips(_GROUPS, 1, call='StreamedBlock')),
-            ('layer of a tile of tangents', Trips(r'b < d_\.num_blocks', 1)), *_NODES)),
+            ('layer of states', Trips(_TILES, 1, call='BlockOfStates')),
+            ('its weights and states', Trips(_GROUPS, 1, call='BlockOfStates')),
+            ('layer of tangents', Trips(r'b = 0; b < d_\.num_blocks; \+\+b\) (Block\(b|\{)', 1)), *_NODES)),
 )
 
 
@@ -242,8 +242,8 @@ CEILINGS = (
     Ceiling('W4 sequential', '', 'spill', 20),  # weights that a thread holds from step to step
     Ceiling('W4 Newton', 'begin = 0', 'spill', 0),
     # Addresses, read once a step of some 50,000 cycles.
-    Ceiling('W4 Newton', r'job = context_\.warp|shooting_interval', 'spill', 34),
-    Ceiling('W4 Newton', r'tile = team|j < groups_|b < d_|k = warp|level', 'spill', 2),
+    Ceiling('W4 Newton', r'job = context_\.warp|shooting_interval', 'spill', 17),
+    Ceiling('W4 Newton', r'tile = team|j < groups_|b < d_|k = warp|level', 'spill', 1),
     Ceiling('W4 Newton', 'level', 'fence', 1),
     Ceiling('W1 Newton', _PASSES, 'fence', 2),
     Ceiling('W1 Newton', _PASSES, 'cluster barrier', 2),

@@ -235,6 +235,8 @@ constexpr PlantedCase kPlantedCases[] = {
      "newton has other bits for sample 0 of 3"},
     {Planted::kResidentSlopesOfNegatives, "ResidentSlopesOfNegatives", Model::kResidual,
      "an update of newton is off by"},
+    {Planted::kResidentProbesStayZero, "ResidentProbesStayZero", Model::kResidual,
+     "newton finds a rounding of"},
     {Planted::kTileOfOtherRows, "TileOfOtherRows", Model::kResidual,
      "an update of newton is off by"},
     {Planted::kProgramSlopesOfSecondOperand, "ProgramSlopesOfSecondOperand", Model::kProgram,

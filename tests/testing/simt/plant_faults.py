@@ -10,6 +10,7 @@ ones by a compiler, and `switch/planted_faults.h`, with the switch. The kernels 
 it. A piece that is not found, or found twice, is an error: whoever changes a kernel moves its fault.
 """
 import pathlib
+import shutil
 import sys
 
 FAULTS = {
@@ -137,15 +138,20 @@ FAULTS = {
             "d_.hidden_width",
         ),
     },
-    "diffusion/resident_propagation.h": {
+    "diffusion/resident_block.h": {
         "ResidentTapeOfFirstInterval": (
-            "args_.tape.From(process_.denoiser, |sample_ * view_.tree.num_intervals + first_ + r",
-            "sample_ * view_.tree.num_intervals + first_",
+            "args.tape.From(process.denoiser, |sample * view.tree.num_intervals + first + r",
+            "sample * view.tree.num_intervals + first",
         ),
-        "ResidentSlopesOfNegatives": ("low_[ElementOf(k)] = ElementOf(k) < d_.hidden_dim ? |slopes[k]", "fmaxf(slopes[k], 0.5F)"),
+    },
+    "diffusion/resident_columns.h": {
+        "ResidentSlopesOfNegatives": ("slopes_[element(k)] = element(k) < d_.hidden_dim ? |slopes[k]", "fmaxf(slopes[k], 0.5F)"),
+    },
+    "diffusion/resident_probes.h": {
+        "ResidentProbesStayZero": ("propagated[place] = residual[place] = |i < d_.state_dim", "false"),
     },
     "math/tangent_tiles.h": {
-        "TileOfOtherRows": ("const int row = |first_row + 2 * p", "first_row + 2 * (p / 2 * 2)"),
+        "TileOfOtherRows": ("context.LoadFour(weights + |place(2 * p)", "place(p / 2 * 4)"),
     },
     "program/element_step.h": {
         "ProgramSlopesOfSecondOperand": ("|slopes.first * operands_[0].Of(r, i)", "slopes.second * operands_[0].Of(r, i)"),
@@ -193,6 +199,7 @@ def planted(name, right, wrong):
 
 
 def plant(source, output):
+    shutil.rmtree(output / "kernels", ignore_errors=True)  # of files that have no faults any more
     for file, faults in FAULTS.items():
         path = f"kernels/cuda/{file}"
         text = (source / path).read_text()

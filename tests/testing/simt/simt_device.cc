@@ -90,11 +90,10 @@ class SimtStream final : public cuda::Stream {
     Expansion(args, n);
   }
   void Launch(const cuda::ResidentArgs& args, int num_members) override {
-    const int max_warps = options_.limits.max_warps;
     const LaunchShape shape = {
         .num_clusters = static_cast<int>(cuda::BlocksOf(args, num_members)),
-        .num_threads = cuda::ResidentWarps(max_warps) * kWarpSize,
-        .shared_bytes = cuda::ResidentBytes(args.propagation.process, args.together, max_warps)};
+        .num_threads = cuda::kResidentWarps * kWarpSize,
+        .shared_bytes = cuda::ResidentBytes(args.propagation.process, args.together)};
     cuda::WithResidentTiles(args.propagation.process.denoiser, [&](auto state, auto hidden) {
       Run(shape, [&](Thread& t) { cuda::PropagateResident<state.value, hidden.value>(t, args); });
     });
@@ -131,7 +130,7 @@ class SimtStream final : public cuda::Stream {
   }
   void Launch(const cuda::CoarseArgs<cuda::DiffusionView>& args, int num_samples) override {
     const cuda::DenoiserView& denoiser = args.process.denoiser;
-    if (!cuda::HasHalves(denoiser)) return Coarse(args, num_samples);
+    if (!cuda::FitsRegisters(denoiser)) return Coarse(args, num_samples);
     const LaunchShape shape = {.num_clusters = num_samples,
                                .num_threads = cuda::kHalfWarps * kWarpSize,
                                .shared_bytes = cuda::CoarseBytes(args.process, args.staged_floats)};
