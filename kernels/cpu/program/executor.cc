@@ -46,6 +46,10 @@ void Executor::Run(const RowContext* contexts, int64_t count, const TangentRows&
   sharing_ = sharing;
   for (int64_t i = 0; i < std::ssize(section_.instructions) && !Fired(token); ++i) {
     const PackedInstruction& instruction = section_.instructions[i];
+    if (instruction.activated && LayerBranch(i)) {
+      i += section_.instructions[i + 1].together;
+      continue;
+    }
     if (along_.columns == 0 && instruction.together > 1) {
       Joined(i);
       i += instruction.together - 1;
@@ -54,11 +58,6 @@ void Executor::Run(const RowContext* contexts, int64_t count, const TangentRows&
     Primal(instruction);
     if (along_.columns > 0) Tangents(instruction, i);
   }
-}
-
-const float* Executor::Read(const Place& place, int64_t r) const {
-  if (place.home == Home::kFrame) return frame_.data() + place.offset * rows_ + r * place.width;
-  return contexts_[r].rows[static_cast<int>(place.home)] + place.offset;
 }
 
 const float* Executor::SizeOrNull(const PackedInstruction& i, int k, int64_t r) {
@@ -151,6 +150,36 @@ void Executor::Branch(int64_t index) {
            together * last.result.width);
   }
   for (int64_t r = 0; r < count_; ++r) ClearPadding(last.result, Row(last.result, r));
+}
+
+bool Executor::LayerBranch(int64_t index) {
+  if (count_ != 1 || along_.columns > 0 || sharing_ != nullptr) return false;
+  const PackedInstruction* const linear = &section_.instructions[index];
+  const PackedInstruction* const first = linear + 1;
+  const PackedInstruction& last = first[first->together - 1];
+  const Place& result = last.result;
+  const PanelView& layer = LayerOf(*linear, 0);
+  const float* const in = Read(linear->operands[0], 0);
+  float* const to = Row(result, 0);
+  if (layer.width > kMostPanelsInPlace * layer.panel || layer.width != result.width) return false;
+  const bool sums = first->op == program::Op::kAdd;
+  const Place* const added = sums ? &first->operands[linear->other] : nullptr;
+  const Place* const beside =
+      last.op == program::Op::kAdd && &last != first ? &last.operands[first->other] : nullptr;
+  const auto read = [&](const Place* place) {
+    return place == nullptr ? nullptr : Read(*place, 0);
+  };
+  kernels_.layer_branch[static_cast<int>(sums ? first[1].op : first->op)](
+      {.layer = &layer,
+       .bias = layer.bias,
+       .in = in,
+       .out = Row(linear->result, 0),
+       .in_stride = linear->operands[0].width,
+       .out_stride = layer.width,
+       .count = 1},
+      read(added), read(beside), to);
+  ClearPadding(result, to);
+  return true;
 }
 
 int64_t Executor::EndOfLayer(const PackedInstruction& instruction, int64_t first) const {

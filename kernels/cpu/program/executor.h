@@ -84,7 +84,10 @@ class Executor {
  private:
   struct Way;  // of a run back
 
-  const float* Read(const Place& place, int64_t r) const;
+  const float* Read(const Place& place, int64_t r) const {
+    if (place.home == Home::kFrame) return frame_.data() + place.offset * rows_ + r * place.width;
+    return contexts_[r].rows[static_cast<int>(place.home)] + place.offset;
+  }
   const float* SizeOrNull(const PackedInstruction& i, int k, int64_t r);
   // Of a norm of row r.
   float* Moments(const PackedInstruction& i, int64_t r) {
@@ -101,6 +104,8 @@ class Executor {
   void SineAndCosine(int64_t index);
   void Scale(int64_t index);
   void Branch(int64_t index);
+  // The one row through the layer `index` and the branch behind it; false where they go apart.
+  bool LayerBranch(int64_t index);
   void PrimalElementwise(const PackedInstruction& instruction);
   void PrimalLinear(const PackedInstruction& instruction);
   void Repeated(const PanelView& layer, int64_t repeat, const float* bias, const Place& from,

@@ -69,6 +69,13 @@ void JoinInstructions(const Program& program, int section, PackedSection* packed
     i += static_cast<size_t>(joined.together) - 1;
     joined.other = all[i]->operands[0] == all[i - 1]->result ? 1 : 0;
   }
+  for (size_t i = 0; i + 2 < all.size(); ++i) {
+    PackedInstruction& layer = packed->instructions[i];
+    const bool branches = packed->instructions[i + 1].together > 1 &&
+                          (activates(i + 1) || (is(i + 1, Op::kAdd) && activates(i + 2)));
+    layer.activated = layer.layers != nullptr && layer.repeat == 1 && passes_on(i) && branches;
+    if (layer.activated) layer.other = all[i + 1]->operands[0] == all[i]->result ? 1 : 0;
+  }
 }
 
 }  // namespace deeppcr::cpu

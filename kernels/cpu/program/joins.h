@@ -16,6 +16,7 @@ namespace deeppcr::cpu {
 //   it, if there is one;
 // - a number that is repeated, whose only reader is the product behind it;
 // - a sine and a cosine of one value, in either order.
+// And layers whose result only such a pass with an activation reads (PackedInstruction::activated).
 // Passes have the bits that the instructions have one after another. The section has the
 // instructions of the program whose results are of it, in their order.
 void JoinInstructions(const program::Program& program, int section, PackedSection* packed);

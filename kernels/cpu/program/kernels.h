@@ -70,6 +70,12 @@ struct ElementwiseKernels {
 //   act(a + b) + c; b and c may be null, which adds nothing
 using BranchKernel = void (*)(const float* a, const float* b, const float* c, float* y, int64_t n);
 
+// A product of one row, of all panels, and then out <- act(g.out + b) + c as a BranchKernel does:
+// panel by panel, so that the activations of one are made while the weights of the next one arrive.
+// `out` may be where the row is, unless the product has more than kMostPanelsInPlace panels.
+using LayerBranchKernel = void (*)(const GemmArgs& g, const float* b, const float* c, float* out);
+inline constexpr int64_t kMostPanelsInPlace = 4;
+
 // The sine and the cosine of n floats, with the bits that each has alone.
 using SineCosineKernel = void (*)(const float* a, float* sine, float* cosine, int64_t n);
 
@@ -209,6 +215,7 @@ struct NormalsArgs {
 struct ProgramKernels {
   ElementwiseKernels elementwise[program::kNumOps];  // null where the operation is another kind
   BranchKernel branch[program::kNumOps];             // of activations and of kMultiply, else null
+  LayerBranchKernel layer_branch[program::kNumOps];  // of activations, else null
   SineCosineKernel sine_cosine;
   void (*scale)(const ScaleArgs& args);
   // gemm by one thread or by those that share; sharing null: one.

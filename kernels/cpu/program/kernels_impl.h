@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/program/along.h"
 #include "kernels/cpu/program/elementwise.h"
+#include "kernels/cpu/program/layer_branch.h"
 #include "kernels/cpu/program/panel_gemm.h"
 #include "kernels/cpu/simd/normals.h"
 #include "kernels/cpu/simd/rounding_source.h"
@@ -233,6 +234,7 @@ inline void SlopesOfReverse(const ReverseSlopeArgs& a) {
 inline ProgramKernels ProgramTable() {
   ProgramKernels table = {};
   FillElementwise(&table);
+  FillLayerBranches(&table);
   table.sine_cosine = &SinesAndCosines;
   table.scale = &Scale;
   table.gemm = &SharedGemm;

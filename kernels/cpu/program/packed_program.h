@@ -62,6 +62,10 @@ struct PackedInstruction {
   int32_t together = 1;
   // Of the last one of them, if it has two operands: that which none of them makes.
   int32_t other = 0;
+  // A layer: what the next ones do together is act(a + b) + c of its result, which nothing else
+  // reads. One kernel does all of it for one row. `other` is the operand of a + b that is not its
+  // result then.
+  bool activated = false;
   int64_t moments = -1;  // norms: offset into a frame's moments, in units of its rows
 };
 

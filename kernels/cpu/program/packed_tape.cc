@@ -66,6 +66,7 @@ class TapePacker {
       const TapedInstruction& taped = taped_.instructions[at];
       PackedInstruction& packed = tape_.section.instructions[at];
       packed.together = 1;
+      packed.activated = false;
       packed.result.offset = taped.result;
       for (size_t k = 0; k < packed.operands.size(); ++k)
         if (taped.operands[k] >= 0) packed.operands[k].offset = taped.operands[k];

@@ -24,10 +24,12 @@ using program::ValueId;
 
 constexpr int64_t kMostRows = 3;
 
-// A program, and how many of its instructions each pass does, as far as it is more than one.
+// A program, and how many of its instructions each pass does, as far as it is more than one, and
+// layers that are activated at once.
 struct Joined {
   Program program;
   std::vector<int32_t> together;
+  int layers = 0;
 };
 
 // Ends with a sum in which every value has a factor of its own.
@@ -129,6 +131,36 @@ Joined ScaledByTheTime(int64_t size) {
   if (size > 1) together = {2};
   return {draft.Finish(draft.Subtract(scaled, z)), together};
 }
+// Blocks of a residual network: the last one ends where its input was, or the layer's output, and
+// the first is narrower.
+Joined ResidualBlocks(int64_t size) {
+  Draft draft;
+  ValueId h = draft.Linear(draft.State(size), size + 20);
+  for (int block = 0; block < 3; ++block) {
+    const ValueId a = draft.Linear(h, size + 20), shift = draft.Normal(size + 20);
+    const ValueId sum = block == 1 ? draft.Add(shift, a) : draft.Add(a, shift);
+    const ValueId branch = draft.Do(block == 2 ? Op::kTanh : Op::kSilu, {sum});
+    h = block == 1 ? draft.Add(branch, h) : draft.Add(h, branch);
+  }
+  return {draft.Finish(draft.Linear(h, size)), {3, 3, 3}, 3};
+}
+// Without a sum before or behind the activation.
+Joined ActivatedLayers(int64_t size) {
+  Draft draft;
+  const ValueId z = draft.State(size);
+  const ValueId first =
+      draft.Do(Op::kGelu, {draft.Add(draft.Linear(z, 2 * size), draft.Normal(2 * size))});
+  const ValueId second = draft.Add(z, draft.Do(Op::kMish, {draft.Linear(first, size)}));
+  return {draft.Finish(second), {2, 2}, 2};
+}
+// What layers make is read once more, or is not the activation's.
+Joined LayersApart(int64_t size) {
+  Draft draft;
+  const ValueId z = draft.State(size), a = draft.Linear(z, size), b = draft.Linear(z, size);
+  const ValueId first = draft.Add(a, draft.Do(Op::kSilu, {draft.Add(a, z)}));
+  const ValueId second = draft.Add(b, draft.Do(Op::kSilu, {draft.Add(first, z)}));
+  return {draft.Finish(second), {3, 3}};
+}
 // The sum is read once more.
 Joined NoBranch(int64_t size) {
   Draft draft;
@@ -181,20 +213,26 @@ TEST_P(JoinsTest, HaveTheBitsOfInstructionsOneByOne) {
   for (const auto& make :
        {&SineThenCosine, &CosineThenSine, &SinesOfSeveral, &ProductAndSum, &Branch, &BranchOfASum,
         &NoBranch, &ActivationAndSum, &TwiceAnActivation, &Scaled, &ScaledInTheSamePlace,
-        &BranchBesideTheTime, &ProductsWithACondition, &ScaledByTheTime}) {
-    for (const int64_t size : {1, 5, 16, 33, 64, 100}) {
+        &BranchBesideTheTime, &ProductsWithACondition, &ScaledByTheTime, &ResidualBlocks,
+        &ActivatedLayers, &LayersApart}) {
+    for (const int64_t size : {1, 5, 16, 33, 64, 100, 125, 230, 270}) {
       const Joined made = make(size);
       const auto packed = PackProgram(made.program, kMostRows, {}, {});
       ASSERT_TRUE(packed.ok()) << packed.status();
       std::vector<int32_t> together;
-      for (const PackedInstruction& instruction : packed->state.instructions)
+      int layers = 0;
+      for (const PackedInstruction& instruction : packed->state.instructions) {
         if (instruction.together > 1) together.push_back(instruction.together);
+        layers += instruction.activated ? 1 : 0;
+      }
       EXPECT_EQ(together, made.together);
+      EXPECT_EQ(layers, made.layers);
       for (int64_t rows = 1; rows <= kMostRows; ++rows) {
         std::vector<float> states(static_cast<size_t>(rows * size));
         for (float& x : states) x = normal(random);
         // Angles beyond those that vectors reduce, beside others.
-        for (size_t i = rows == 2 ? 0 : states.size(); i < states.size(); i += 3)
+        const bool special_ones = rows == 2 || (rows == 1 && size % 5 == 0);
+        for (size_t i = special_ones ? 0 : states.size(); i < states.size(); i += 3)
           states[i] = special[i / 3 % special.size()];
         const std::vector<float> joined = OutputsOf(*packed, kernels, states, rows, true);
         const std::vector<float> apart = OutputsOf(*packed, kernels, states, rows, false);
