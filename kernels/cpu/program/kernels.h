@@ -72,7 +72,8 @@ using BranchKernel = void (*)(const float* a, const float* b, const float* c, fl
 
 // A product of one row, of all panels, and then out <- act(g.out + b) + c as a BranchKernel does:
 // panel by panel, so that the activations of one are made while the weights of the next one arrive.
-// `out` may be where the row is, unless the product has more than kMostPanelsInPlace panels.
+// Any two of out, g.out, b and c may be one place, and out the row's, unless the product has more
+// than kMostPanelsInPlace panels; else no two overlap.
 using LayerBranchKernel = void (*)(const GemmArgs& g, const float* b, const float* c, float* out);
 inline constexpr int64_t kMostPanelsInPlace = 4;
 

@@ -253,7 +253,8 @@ class ResidentProbes {
     }
     const float length = Length(Clamped(Probe() / 2), 0);
     DEEPPCR_UNROLL
-    for (int p = 0; p < kOfPart; ++p) sizes[p] = SizeOfSum(spreads[p] * length, h[p]);
+    for (int p = 0; p < kOfPart; ++p)
+      sizes[p] = IsOwn(p) ? SizeOfSum(spreads[p] * length, h[p]) : 0.0F;
     DEEPPCR_UNROLL
     for (int p = 0; p < kOfPart; ++p) {
       DEEPPCR_UNROLL

@@ -64,6 +64,7 @@ DEEPPCR_DEVICE void MultiplyFactors(Context& context, const PanelLayer& layer, i
   constexpr int kGroups = 8 * kIn / kPanelCols;
   // The lane's weights of tile `first`, and how far behind them those of the p-th are: of the row 2
   // p behind. As many rows as tiles have do not leave a panel but where a panel ends.
+  static_assert(kTiles % kOut == 0 && (kOut & (kOut - 1)) == 0);
   const auto place = [](int row) {
     return (row / kPanelRows * kGroups * kWarpSize + row % kPanelRows * kSegments) * 4;
   };
