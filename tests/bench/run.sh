@@ -12,6 +12,7 @@
 #
 #        tests/bench/run.sh --gradients [--name NAME] [--build_dir DIR] [--skip_build] [--rounds N]
 #                           [--seconds S] [--core N] [--blas FOLDER]... [--no_torch]
+#        tests/bench/run.sh --against COMMIT [--name NAME] [--build_dir DIR] [--skip_build] [--isa ISA]
 #        tests/bench/run.sh --guidance [--name NAME] [--build_dir DIR] [--skip_build] [--rounds N]
 #                           [--core N]
 #
@@ -44,6 +45,9 @@
 # With --gradients it measures the way back through a ResNet of 1024 layers and a diffusion process of
 # 1000 steps, and training steps, against autograd of PyTorch in eager mode, in turns on one core; and
 # writes tests/bench/results/cpu/gradients.json. That takes some minutes.
+# With --against it measures sequential solves against an older commit, which it builds in
+# build/against, in turns, and writes tests/bench/results/cpu/against.json. That takes ten minutes.
+#   --isa ISA         avx2 (default), or avx512 where the machine has it
 # With --guidance it measures what classifier-free guidance costs at the sizes of MAR's heads, and
 # writes tests/bench/results/cpu/guidance.json. That takes a few minutes.
 # For all:
@@ -78,6 +82,7 @@ peers=false
 models=false
 gradients=false
 guidance=false
+against=
 arguments=()
 peers_arguments=()
 models_arguments=()
@@ -94,6 +99,8 @@ while [ $# -gt 0 ]; do
     --models) models=true ;;
     --gradients) gradients=true ;;
     --guidance) guidance=true ;;
+    --against) against="$(flag_value "$@")"; arguments+=("$1" "$2"); shift ;;
+    --isa) arguments+=("$1" "$(flag_value "$@")"); shift ;;
     --seconds | --core)
       arguments+=("$1" "$(flag_value "$@")")
       peers_arguments+=("$1" "$2")
@@ -155,6 +162,11 @@ if $gradients; then
   measure=measure_gradients.py
   name="${name:-gradients}"
 fi
+if [ -n "$against" ]; then
+  programs=(--target engine_turns)
+  measure=measure_against.py
+  name="${name:-against}"
+fi
 if $guidance; then
   programs=(--target deeppcr-server --target deeppcr)
   measure=measure_guidance.py
@@ -165,7 +177,7 @@ if ! $skip_build; then
   deploy/build.sh --preset bench --build_dir "$build_dir" "${programs[@]}"
 fi
 needs=numpy
-case " ${arguments[*]} " in *" --no_torch "*) ;; *) needs=torch ;; esac
+case " ${arguments[*]} " in *" --no_torch "* | *" --against "*) ;; *) needs=torch ;; esac
 python="$(find_python "$needs")" ||
   fail "no Python with $needs; deploy/install.sh bench installs it"
 "$python" "tests/bench/$measure" --build "$build_dir" \
