@@ -87,11 +87,11 @@ def main():
     parser.add_argument('--build', type=pathlib.Path, default=ROOT / 'build/bench')
     parser.add_argument('--against', required=True, help='the older commit')
     parser.add_argument('--out', type=pathlib.Path, required=True)
-    parser.add_argument('--isa', default='avx2', help='avx2, or avx512 where the machine has it')
     parser.add_argument('--command', default='tests/bench/run.sh --against COMMIT')
     arguments = parser.parse_args()
     os.chdir(ROOT)
-    os.environ['DEEPPCR_CPU_ISA'] = arguments.isa
+    with open('/proc/cpuinfo', encoding='ascii') as cpuinfo:
+        sets = ('avx512', 'avx2') if 'avx512f' in cpuinfo.read() else ('avx2',)
     commit = measure_cpu.commit()
     old = subprocess.run(['git', 'rev-parse', '--short=12', arguments.against], check=True,
                          stdout=subprocess.PIPE, text=True).stdout.strip()
@@ -101,9 +101,11 @@ def main():
         folder = pathlib.Path(name)
         ladder_models.write_wide_model(folder)
         rows = []
-        for case in CASES:
-            rows.append(measure(binaries, folder, case, sorted(os.sched_getaffinity(0))))
-            print(*rows[-1], file=sys.stderr, flush=True)
+        for isa in sets:
+            os.environ['DEEPPCR_CPU_ISA'] = isa
+            for case in CASES:
+                rows.append(measure(binaries, folder, case, sorted(os.sched_getaffinity(0))))
+                print(*rows[-1], file=sys.stderr, flush=True)
     table = {'name': 'cpu-against',
              'note': f'Sequential solves by {old} and by this commit, in turns, in process. Medians: of the '
                      'ratios within turns. Diffusion models are step programs since 2026-11-25, whose sums '

@@ -12,7 +12,7 @@
 #
 #        tests/bench/run.sh --gradients [--name NAME] [--build_dir DIR] [--skip_build] [--rounds N]
 #                           [--seconds S] [--core N] [--blas FOLDER]... [--no_torch]
-#        tests/bench/run.sh --against COMMIT [--name NAME] [--build_dir DIR] [--skip_build] [--isa ISA]
+#        tests/bench/run.sh --against COMMIT [--name NAME] [--build_dir DIR] [--skip_build]
 #        tests/bench/run.sh --guidance [--name NAME] [--build_dir DIR] [--skip_build] [--rounds N]
 #                           [--core N]
 #
@@ -47,7 +47,6 @@
 # writes tests/bench/results/cpu/gradients.json. That takes some minutes.
 # With --against it measures sequential solves against an older commit, which it builds in
 # build/against, in turns, and writes tests/bench/results/cpu/against.json. That takes ten minutes.
-#   --isa ISA         avx2 (default), or avx512 where the machine has it
 # With --guidance it measures what classifier-free guidance costs at the sizes of MAR's heads, and
 # writes tests/bench/results/cpu/guidance.json. That takes a few minutes.
 # For all:
@@ -100,7 +99,6 @@ while [ $# -gt 0 ]; do
     --gradients) gradients=true ;;
     --guidance) guidance=true ;;
     --against) against="$(flag_value "$@")"; arguments+=("$1" "$2"); shift ;;
-    --isa) arguments+=("$1" "$(flag_value "$@")"); shift ;;
     --seconds | --core)
       arguments+=("$1" "$(flag_value "$@")")
       peers_arguments+=("$1" "$2")
