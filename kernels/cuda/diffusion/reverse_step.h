@@ -15,6 +15,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/cuda/diffusion/held_layers.h"
 #include "kernels/cuda/diffusion/tangent.h"
 #include "kernels/cuda/diffusion/tape.h"
 #include "kernels/cuda/diffusion/view.h"
@@ -53,69 +54,6 @@ enum class StepRowsAre : uint8_t {
   kStateAndTangents,  // a state in row 0, then the probes if they are carried, then columns of the
                       // Jacobian
   kStates,            // one state per row, each of another sample, with the step Row(r)
-};
-
-// Layers of the residual denoiser whose weights stay in registers from step to step: those of the
-// first blocks. A step of one state takes the time that its weights take to arrive, which held
-// weights save. For blocks of threads with a warp for every panel of H' <= kHeldWidth.
-struct NoHeldLayers {
-  static constexpr int kCount = 0;        // layers in registers
-  static constexpr int kStatePanels = 1;  // panels of a product with states
-  // Weights of the layers of blocks, and of the input and the output layer.
-  template <int P, class Context>
-  using Panels = StreamedPanels<P, Context>;
-  template <int P, class Context>
-  using OuterPanels = Panels<P, Context>;
-  DEEPPCR_DEVICE PanelLayer Input(const DenoiserView& d) const { return d.input; }
-  DEEPPCR_DEVICE PanelLayer Output(const DenoiserView& d) const { return d.output; }
-};
-// Layers that lie in shared memory, all of them.
-struct ResidentLayers : NoHeldLayers {
-  static constexpr int kStatePanels = 2;
-  template <int P, class Context>
-  using Panels = ResidentPanels<P, Context>;
-  template <int P, class Context>
-  using OuterPanels = Panels<P, Context>;
-};
-// With the input and the output layer in shared memory, for states of up to kMaxWarpStateDim: from
-// the L2, the two warps that have the output layer would wait for one piece of it after another.
-struct HeldLayers : NoHeldLayers {
-  static constexpr int kCount = kHeldLayers;
-  template <int P, class Context>
-  using OuterPanels = ResidentPanels<P, Context>;
-  // Floats of a block's shared memory for copies, aligned to 16 bytes.
-  static constexpr int64_t Floats(const DenoiserView& d) {
-    return int64_t{2} * d.hidden_width * d.state_cols;
-  }
-
-  HeldPanel<kHeldWidth / kPanelCols> layers[kCount];
-  const float* copies;
-
-  // The caller synchronises the block before the first step.
-  template <class Team>
-  DEEPPCR_DEVICE void Hold(const Team& team, const DenoiserView& d, float* memory) {
-    copies = memory;
-    auto& context = team.context();
-    const int floats = d.hidden_width * d.state_cols;
-    for (int i = 4 * context.thread(); i < floats; i += 4 * context.num_threads()) {
-      context.template CopyAsync<4>(d.input.weights + i, memory + i);
-      context.template CopyAsync<4>(d.output.weights + i, memory + floats + i);
-    }
-    context.CommitCopies();
-    context.template WaitForCopies<0>();
-    DEEPPCR_UNROLL
-    for (int b = 0; b < kCount; ++b) {
-      if (b < d.num_blocks && team.warp() < d.hidden_width / kPanelRows)
-        layers[b].Hold(team.context(), d.first.Next(b), team.warp());
-    }
-  }
-  DEEPPCR_DEVICE PanelLayer Input(const DenoiserView& d) const {
-    return {copies, d.input.bias, d.input.spreads, d.input.rows, d.input.cols};
-  }
-  DEEPPCR_DEVICE PanelLayer Output(const DenoiserView& d) const {
-    const float* const weights = copies + d.hidden_width * d.state_cols;
-    return {weights, d.output.bias, d.output.spreads, d.output.rows, d.output.cols};
-  }
 };
 
 template <int S, class Team, StepRowsAre kRows = StepRowsAre::kStateAndTangents,
