@@ -218,12 +218,17 @@ DEEPPCR_INLINE void FinishStep(const LayersView& layers, int64_t first, const fl
                                Vec<Shape<W>::kLanes> (&x)[B * Shape<W>::kVectors], float* out) {
   constexpr int N = Shape<W>::kLanes, V = Shape<W>::kVectors;
   const int64_t width = Width<W>(layers.width);
+  // Taken before any store, behind which the compiler would have to take them again.
+  const Vec<N> scale = Broadcast<N>(layers.scale);
+  Vec<N> mask[V];
+#pragma GCC unroll 4
+  for (int v = 0; v < V; ++v) mask[v] = Load<N>(layers.lane_mask + first + v * N);
   Rule::Activate(layers, x);
 #pragma GCC unroll 16
   for (int i = 0; i < B * V; ++i) {
-    const int64_t lane = first + i % V * N, at = i / V * width + lane;
-    if (Rule::Residual(layers)) x[i] = Fma(Broadcast<N>(layers.scale), x[i], Load<N>(in + at));
-    x[i] = And(x[i], Load<N>(layers.lane_mask + lane));
+    const int64_t at = i / V * width + first + i % V * N;
+    if (Rule::Residual(layers)) x[i] = Fma(scale, x[i], Load<N>(in + at));
+    x[i] = And(x[i], mask[i % V]);
     Store(out + at, x[i]);
   }
 }
@@ -239,11 +244,12 @@ DEEPPCR_INLINE void FinishSlopes(const LayersView& layers, int64_t first,
   const int64_t width = Width<W>(layers.width);
   Rule::Differentiate(layers, x);
   const Vec<N> scale = Broadcast<N>(Rule::Residual(layers) ? layers.scale : 1.0F);
+  Vec<N> mask[V];
+#pragma GCC unroll 4
+  for (int v = 0; v < V; ++v) mask[v] = Load<N>(layers.lane_mask + first + v * N);
 #pragma GCC unroll 16
-  for (int i = 0; i < B * V; ++i) {
-    const int64_t lane = first + i % V * N;
-    Store(slopes + i / V * width + lane, And(scale * x[i], Load<N>(layers.lane_mask + lane)));
-  }
+  for (int i = 0; i < B * V; ++i)
+    Store(slopes + i / V * width + first + i % V * N, And(scale * x[i], mask[i % V]));
 }
 
 // out_j = finish(j, offset, M in_j) for `count` columns; finish combines the product with the terms
