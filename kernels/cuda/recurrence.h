@@ -76,19 +76,7 @@ class BlockRecurrence : public Recurrence {
   virtual Process ProcessFrom(int64_t first) const = 0;
 
   void LaunchSteps(int32_t num_samples, int64_t begin, int64_t end, float* trajectories) override {
-    const Process process = ProcessFrom(0);
-    work_.stream->Launch(
-        BlockSequentialArgs<Process>{
-            .process = process,
-            .team = ChooseTeams(process, num_samples, work_.limits),
-            .num_samples = num_samples,
-            .begin = begin,
-            .end = end,
-            .states = begin == 0 ? work_.initial.data() : work_.current.data(),
-            .final_states = work_.current.data(),
-            .trajectories = trajectories,
-            .num_dependent = work_.num_dependent.data()},
-        num_samples);
+    work_.stream->Launch(SequentialArgsOf(num_samples, begin, end, trajectories), num_samples);
   }
   void LaunchPropagation(const Propagation& propagation) override {
     work_.stream->Launch(ArgsOf(propagation), propagation.num_members);
@@ -102,6 +90,19 @@ class BlockRecurrence : public Recurrence {
   }
 
  protected:
+  BlockSequentialArgs<Process> SequentialArgsOf(int32_t num_samples, int64_t begin, int64_t end,
+                                                float* trajectories) const {
+    const Process process = ProcessFrom(0);
+    return {.process = process,
+            .team = ChooseTeams(process, num_samples, work_.limits),
+            .num_samples = num_samples,
+            .begin = begin,
+            .end = end,
+            .states = begin == 0 ? work_.initial.data() : work_.current.data(),
+            .final_states = work_.current.data(),
+            .trajectories = trajectories,
+            .num_dependent = work_.num_dependent.data()};
+  }
   PropagationArgs<Process> ArgsOf(const Propagation& propagation) const {
     return {.process = ProcessFrom(propagation.first),
             .intervals = propagation.intervals,

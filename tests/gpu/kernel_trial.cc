@@ -7,9 +7,8 @@
 //                          bit for bit; tiny: dense layers only; L D: networks of this depth and
 //                          width alone. FAMILY: dense, sequential, newton or backward
 //   kernel_trial time WORKLOAD   device times by events as lines of JSON. WORKLOAD: W1, W2, W3, W4,
-//   W6;
-//                          sequential; shapes: the parallel kernels at several depths, widths,
-//                          shooting intervals, blocks and warps
+//                          W5, W6; sequential; shapes: the parallel kernels at several depths,
+//                          widths, shooting intervals, blocks and warps
 //   kernel_trial once WORKLOAD   the same launches, each once and in its first shape: for profilers
 //   kernel_trial device    what the device holds, as a line of JSON
 //
@@ -34,6 +33,7 @@
 #include "tests/gpu/panel_trial.h"
 #include "tests/gpu/stopwatch.h"
 #include "tests/gpu/trial.h"
+#include "tests/gpu/wide_trial.h"
 
 namespace deeppcr::cuda {
 namespace {
@@ -255,6 +255,8 @@ bool Time(const std::string& name, const LaunchLimits& limits) {
     TimeBackward(Relu(1024, 16), 1, {16, 8, 32}, most / 2 + 1, limits);
   } else if (name == "W4") {
     TimeDiffusion(once ? 100 : 1000, limits);
+  } else if (name == "W5") {
+    TimeWide(once ? 3 : 100, once ? 256 : 1024, limits);
   } else if (name == "W6") {
     for (const int dim : {64, 128}) {
       TimePanels(1024, dim);
@@ -284,7 +286,7 @@ void PrintDevice(const cudaDeviceProp& properties, const LaunchLimits& limits) {
 int Usage() {
   std::printf(
       "usage: kernel_trial check [small | tiny | L D] [dense | sequential | newton | backward]\n"
-      "       kernel_trial time | once W1 | W2 | W3 | W4 | W6 | sequential | shapes\n"
+      "       kernel_trial time | once W1 | W2 | W3 | W4 | W5 | W6 | sequential | shapes\n"
       "       kernel_trial device\n");
   return 2;
 }
@@ -304,6 +306,7 @@ int Main(const std::vector<std::string>& words) {
   LaunchLimits limits;
   limits.multiprocessors = properties.multiProcessorCount;
   limits.shared_bytes = properties.sharedMemPerBlockOptin;
+  limits.grid_blocks = properties.cooperativeLaunch == 1 ? properties.multiProcessorCount : 0;
   Must(PrepareKernels(), "limits");
   Must(MaxNewtonClusterBlocks(&limits.max_cluster_blocks), "cluster size");
   Must(CountClusters(limits.max_cluster_blocks, &limits.clusters), "clusters at a time");

@@ -11,6 +11,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/runtime/device_context.h"
+
 namespace deeppcr::cuda {
 
 namespace cg = cooperative_groups;
@@ -316,6 +318,31 @@ __global__ void __launch_bounds__(kWarps * 32)
 }
 
 // ---- The clock, and launches
+// ---- All blocks of a cooperative launch hand on a vector of which each has made eight elements,
+// as math/grid_team.h does. `places`: two sets, zero before.
+constexpr int kExchangeThreads = 512, kExchanged = 8;
+__global__ void __launch_bounds__(kExchangeThreads, 1)
+    ExchangeKernel(Measured* to, uint64_t* places) {
+  const GridContext context;
+  const int count = kExchanged * static_cast<int>(gridDim.x);
+  const auto thread = static_cast<int>(threadIdx.x);
+  uint32_t number = 0;
+  float sum = 0;
+  const unsigned long long cycles = Clock(kRounds, [&] {
+    uint64_t* const set = places + ++number % 2 * count;
+    if (thread < kExchanged)
+      context.StoreNumbered(set + kExchanged * blockIdx.x + thread, sum, number);
+    __syncthreads();
+    for (int k = 2 * thread; k < count; k += 2 * kExchangeThreads) {
+      float pair[2];
+      context.AwaitNumbered(set + k, number, pair, 0);
+      sum = pair[0] + pair[1];
+    }
+    __syncthreads();
+  });
+  Write(to, cycles, __float_as_uint(sum));
+}
+
 __global__ void SpinKernel(Measured* to, unsigned long long nanoseconds) {
   unsigned long long first, now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(first));

@@ -173,6 +173,20 @@ void ClusterRows(Bench& bench) {
   }
 }
 
+void ExchangeRow(Bench& bench) {
+  int blocks = 0;
+  Begin("exchange");
+  if (!Bench::Well(cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, 0))) return;
+  const OnDevice<uint64_t> places(std::vector<uint64_t>(2 * kExchanged * blocks, 0));
+  bench.Row("exchange", "elements of all blocks, " + std::to_string(blocks) + " blocks", kRounds,
+            [&](Measured* to) {
+              uint64_t* at = places.data();
+              void* arguments[] = {&to, &at};
+              return cudaLaunchCooperativeKernel(ExchangeKernel, dim3(blocks),
+                                                 dim3(kExchangeThreads), arguments);
+            });
+}
+
 template <Load L>
 void RateRow(Bench& bench, const char* name, const char* what, const float4* table, int rows) {
   bench.Row(
@@ -281,7 +295,8 @@ int Main() {
   BarrierRows(bench);
   RateRows(bench);
   LaunchRows();
-  ClusterRows(bench);  // last: what waits for another block is what can go wrong
+  ClusterRows(bench);  // late: what waits for another block is what can go wrong
+  ExchangeRow(bench);
   std::printf("%d rows failed\n", failed_rows);
   return failed_rows > 0 ? 1 : 0;
 }

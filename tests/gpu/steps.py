@@ -33,7 +33,7 @@ STAGES = (
 )
 PARTS = tuple(part for parts, _ in STAGES for part in parts)
 FAMILIES = ('dense', 'sequential', 'newton', 'backward')
-WORKLOADS = ('sequential', 'W1', 'W2', 'W3', 'W4', 'W6')
+WORKLOADS = ('sequential', 'W1', 'W2', 'W3', 'W4', 'W5', 'W6')
 TOOLS = ('memcheck', 'synccheck')
 NO_SANITIZER = r'(?i)device not supported|unable to initialize|no gpu'
 NO_COUNTERS = r'ERR_NVGPUCTRPERM|(?i:profiling is not supported|failed to initialize the profiler)'

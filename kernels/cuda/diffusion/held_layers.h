@@ -25,6 +25,8 @@ struct NoHeldLayers {
   template <int P, class Context>
   using OuterPanels = Panels<P, Context>;
   DEEPPCR_DEVICE PanelLayer Input(const DenoiserView& d) const { return d.input; }
+  DEEPPCR_DEVICE PanelLayer First(const DenoiserView& d, int b) const { return d.first.Next(b); }
+  DEEPPCR_DEVICE PanelLayer Second(const DenoiserView& d, int b) const { return d.second.Next(b); }
   DEEPPCR_DEVICE PanelLayer Output(const DenoiserView& d) const { return d.output; }
 };
 // Layers that lie in shared memory, all of them.

@@ -115,7 +115,7 @@ DEEPPCR_DEVICE void SolveWithHeldLayers(const Team& team,
   float* const memory = SharedFloats(team.context());
   DiffusionView::HeldStep<Team> step(team, args.process.denoiser, memory, 1, false);
   step.Hold(memory + FirstHeldFloat(args.process));
-  SolveSample(team, args, step);
+  SolveSample(team, args, team.context().cluster(), step);
 }
 
 // ---- Samples together

@@ -2,6 +2,9 @@
 #include "kernels/cuda/diffusion/recurrence.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "kernels/base/status_macros.h"
 #include "kernels/cuda/diffusion/process_recurrence.h"
@@ -41,6 +44,8 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
           work_.Take(&tape_, MemoryKind::kDevice, TapeFloats(work_.limits, model_, sizes)));
     if (model_.is_wide() && sizes.intervals > 0)
       DEEPPCR_RETURN_IF_ERROR(wide_.Allocate(work_.device, model_, sizes.intervals));
+    grid_blocks_ = GridBlocks(model_.view(), work_.limits);
+    if (grid_blocks_ > 0) DEEPPCR_RETURN_IF_ERROR(AllocateExchange());
     if (!model_.tables_per_sample()) return absl::OkStatus();
     DEEPPCR_RETURN_IF_ERROR(work_.Take(&conditions_, MemoryKind::kMapped, group * hidden));
     return work_.Take(&tables_, MemoryKind::kDevice, group * model_.table_floats());
@@ -66,6 +71,15 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
     if (model_.tables_per_sample()) LaunchModulation(num_samples);
   }
 
+  void LaunchSteps(int32_t num_samples, int64_t begin, int64_t end, float* trajectories) override {
+    if (grid_blocks_ == 0 || num_samples > kMostGridSamples)
+      return BlockRecurrence::LaunchSteps(num_samples, begin, end, trajectories);
+    GridStepsArgs args = {SequentialArgsOf(num_samples, begin, end, trajectories), exchange_};
+    args.sequential.team = {grid_blocks_, 1};
+    work_.stream->Launch(args);
+    exchange_.made += static_cast<uint32_t>(num_samples * (end - begin)) *
+                      static_cast<uint32_t>(ExchangesOf(model_.view().denoiser));
+  }
   void LaunchPropagation(const Propagation& propagation) override {
     if (model_.is_resident()) return LaunchResident(propagation);
     if (!model_.is_wide()) return BlockRecurrence::LaunchPropagation(propagation);
@@ -86,6 +100,12 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
   }
   int RowsPerStep() const override { return model_.rows_per_step(); }
 
+  absl::Status AllocateExchange() {
+    DEEPPCR_RETURN_IF_ERROR(work_.Take(&places_, MemoryKind::kDevice, PlacesOf(model_.view())));
+    exchange_ = ExchangeOf(model_.view(), places_.data());
+    const std::vector<uint64_t> zeros(static_cast<size_t>(places_.size()));
+    return work_.device.Upload(places_.data(), zeros.data(), zeros.size() * sizeof(uint64_t));
+  }
   void LaunchResident(const Propagation& propagation) {
     const PropagationArgs<DiffusionView> args = ArgsOf(propagation);
     const int64_t intervals = int64_t{propagation.num_members} * work_.intervals;
@@ -108,8 +128,12 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
   }
 
   const DiffusionModel& model_;
-  WidePropagation wide_;      // for a wide denoiser
-  DeviceBuffer<float> tape_;  // of a resident one
+  int32_t grid_blocks_ =
+      0;  // of sequential steps of few samples; 0: these are for blocks or clusters
+  GridExchange exchange_ = {};
+  DeviceBuffer<uint64_t> places_;  // device memory
+  WidePropagation wide_;           // for a wide denoiser
+  DeviceBuffer<float> tape_;       // of a resident one
   // Mapped memory: [G, H].
   DeviceBuffer<float> conditions_;
   // Device memory: [G, L, modulation_floats], [G].
@@ -135,12 +159,14 @@ SpaceSizes SizesOf(const LaunchLimits& device, const DiffusionModel& model,
   sizes.inputs = shape.input_dim;
   sizes.scratch =
       std::max({model.decode().ScratchFloats(device), model.condition().ScratchFloats(device)});
+  if (GridBlocks(model.view(), device) > 0)
+    sizes.loop_bytes = PlacesOf(model.view()) * int64_t{sizeof(uint64_t)};
   if (!limits.iterative) return sizes;
   sizes.intervals = NumIntervals(shape, limits.min_shooting_interval);
   const int64_t coarse = sizes.iterative * sizes.intervals * model.width() * int64_t{sizeof(float)};
-  if (model.is_wide()) sizes.loop_bytes = WidePropagation::Bytes(model, sizes.intervals);
+  if (model.is_wide()) sizes.loop_bytes += WidePropagation::Bytes(model, sizes.intervals);
   if (model.is_resident())
-    sizes.loop_bytes = TapeFloats(device, model, sizes) * int64_t{sizeof(float)};
+    sizes.loop_bytes += TapeFloats(device, model, sizes) * int64_t{sizeof(float)};
   if (by_warps) {
     sizes.workspace_bytes =
         SamplesInWorkspace(device, sizes) * WorkspaceBytesInParts(device, sizes);

@@ -34,6 +34,7 @@ namespace deeppcr::cuda {
 enum DenoiserSite : int {
   kAfterInputLayer = 32,  // beyond those of the kernels that make the steps
   kAfterResidualBlock,
+  kAfterNorm,
   kAfterModulation,
   kAfterInnerLayer,
   kAfterOuterLayer,
@@ -43,10 +44,11 @@ enum DenoiserSite : int {
 };
 
 // Floats of shared memory for steps of `rows` rows.
+inline constexpr int kNormFloats = 4;
 constexpr int64_t DenoiserFloats(const DenoiserView& d, int rows) {
   const VectorShape state = VectorShape::For(d.state_cols, rows);
   const VectorShape hidden = VectorShape::For(d.hidden_width, rows);
-  return 2 * state.floats() + 3 * hidden.floats();
+  return 2 * state.floats() + 3 * hidden.floats() + kNormFloats;
 }
 
 // Kind of the rows of a step, of which there are at most S.
@@ -70,11 +72,13 @@ class DenoiserStep {
         probes_(probes ? kNumProbes : 0),
         state_shape_(VectorShape::For(d.state_cols, rows_)),
         shape_(VectorShape::For(d.hidden_width, rows_)),
+        places_(PlacesOf(d.hidden_width, shape_)),
         state_(memory),
         next_(state_ + state_shape_.floats()),
         hidden_(next_ + state_shape_.floats()),
         inner_(hidden_ + shape_.floats()),
-        outer_(inner_ + shape_.floats()) {}
+        outer_(inner_ + shape_.floats()),
+        norm_(outer_ + shape_.floats()) {}
 
   // Takes hold of what lies elsewhere than in global memory: see HeldLayers.
   DEEPPCR_DEVICE void Hold(float* memory) { held_.Hold(team_, d_, memory); }
@@ -103,19 +107,27 @@ class DenoiserStep {
   DEEPPCR_DEVICE void Predict(const StepView& step) {
     const PanelVectors features = {Features(step), shape_, 1};
     ForRows<S, OutputTile, kSquares, Held::template OuterPanels>(
-        team_, held_.Output(d_), features, LoadOf(d_.output),
+        team_.FromLast(d_.output.rows / kPanelRows), held_.Output(d_), features, LoadOf(d_.output),
         [&](int i, const OfRow& of_row, const auto& p) {
           ForMine(p, [&](int r, float) {
             if (r == 0) team_.Put(&Next(0, i), p.first + of_row.bias);
           });
         });
-    team_.Sync(kAfterPrediction);
+    team_.Complete(kAfterPrediction, next_, state_shape_);
   }
   DEEPPCR_DEVICE float Prediction(int i) const { return Next(0, i); }
 
   DEEPPCR_DEVICE float Clip(float x0) const { return ClipTo(d_.clip_range, x0); }
 
  private:
+  using Places = std::conditional_t<S == 1, SolePlaces, VectorShape>;
+  static DEEPPCR_DEVICE Places PlacesOf(int width, const VectorShape& shape) {
+    if constexpr (S == 1) {
+      return Places(width);
+    } else {
+      return shape;
+    }
+  }
   static constexpr bool kStates = kRows == StepRowsAre::kStates;
   static constexpr Squares kSquares = kStates || S == 1 ? Squares::kNone : Squares::kOfVector;
   // True if all rows have the same step.
@@ -145,7 +157,7 @@ class DenoiserStep {
 
   DEEPPCR_DEVICE float& Next(int r, int i) const { return next_[state_shape_.Place(r, i)]; }
   DEEPPCR_DEVICE float& At(float* vectors, int r, int i) const {
-    return vectors[shape_.Place(r, i)];
+    return vectors[places_.Place(r, i)];
   }
   DEEPPCR_DEVICE bool IsProbe(int r) const { return r >= 1 && r <= probes_; }
   // What a layer has for each row of its matrix.
@@ -155,6 +167,9 @@ class DenoiserStep {
   // The same of a layer of a residual block, where all rows have one step.
   struct OfBlockRow {
     float modulation, spread;
+  };
+  struct OfGatedRow {
+    float bias, spread, gate;
   };
   static DEEPPCR_DEVICE auto LoadOf(const PanelLayer& layer) {
     return [&layer](int i) { return OfRow{layer.bias[i], layer.spreads[i]}; };
@@ -241,7 +256,7 @@ class DenoiserStep {
           WriteRows(steps.Row(0), 0, size, i, hidden_, p, value,
                     [](int, float sum) { return sum; });
         });
-    team_.Sync(kAfterInputLayer);
+    team_.Complete(kAfterInputLayer, hidden_, places_);
   }
 
   // Residual blocks that hold their layers; the other blocks follow.
@@ -263,7 +278,7 @@ class DenoiserStep {
   DEEPPCR_DEVICE void StreamedBlocks(const Steps& steps) {
     if constexpr (kOneStep) {
       for (int b = Held::kCount; b < d_.num_blocks; ++b) {
-        const PanelLayer layer = d_.first.Next(b);
+        const PanelLayer layer = held_.First(d_, b);
         ResidualBlock(steps, b, layer, [&](const auto& load, const auto& f) {
           ForRows<S, Tile, kSquares, Held::template Panels>(team_, layer, HiddenVectors(hidden_),
                                                             load, f);
@@ -323,7 +338,7 @@ class DenoiserStep {
             }
           });
         });
-    team_.Sync(kAfterResidualBlock);
+    team_.Complete(kAfterResidualBlock, inner_, places_);
     SwapHidden();
   }
   // What a block has written to inner_ is the hidden vectors of the next block.
@@ -353,7 +368,7 @@ class DenoiserStep {
         return slopes.Carry(IsProbe(r), product, At(hidden_, r, i));
       });
     });
-    team_.Sync(kAfterResidualBlock);
+    team_.Complete(kAfterResidualBlock, inner_, places_);
     SwapHidden();
   }
 
@@ -366,8 +381,8 @@ class DenoiserStep {
   }
   template <class Steps>
   DEEPPCR_DEVICE void InnerLayer(const Steps& steps, int block) {
-    const PanelLayer layer = d_.first.Next(block);
-    ForRows<S, Tile, kSquares>(
+    const PanelLayer layer = held_.First(d_, block);
+    ForRows<S, Tile, kSquares, Held::template Panels>(
         team_, layer, HiddenVectors(inner_), LoadOf(layer),
         [&](int i, const OfRow& of_row, const auto& p) {
           const auto state = [&](int r, float sum) {
@@ -381,17 +396,23 @@ class DenoiserStep {
           WriteRows(steps.Row(0), 2 * block + 1, size, i, outer_, p, value,
                     [&](int r, float product) { return slopes.Carry(IsProbe(r), product, 0.0F); });
         });
-    team_.Sync(kAfterInnerLayer);
+    team_.Complete(kAfterInnerLayer, outer_, places_);
   }
   template <class Steps>
   DEEPPCR_DEVICE void OuterLayer(const Steps& steps, int block) {
-    const PanelLayer layer = d_.second.Next(block);
+    const PanelLayer layer = held_.Second(d_, block);
     const int gates = (3 * block + 2) * d_.hidden_width;  // place in the modulation
     // To where the modulated vectors were: of row 0 every part reads what is not yet replaced.
-    ForRows<S, Tile, kSquares>(
-        team_, layer, HiddenVectors(outer_), LoadOf(layer),
-        [&](int i, const OfRow& of_row, const auto& p) {
-          const auto gate_of = [&](int r) { return steps.Row(r).modulation[gates + i]; };
+    const auto load = [&](int i) {
+      const float gate = kOneStep ? steps.Row(0).modulation[gates + i] : 0.0F;
+      return OfGatedRow{layer.bias[i], layer.spreads[i], gate};
+    };
+    ForRows<S, Tile, kSquares, Held::template Panels>(
+        team_, layer, HiddenVectors(outer_), load,
+        [&](int i, const OfGatedRow& of_row, const auto& p) {
+          const auto gate_of = [&](int r) {
+            return kOneStep ? of_row.gate : steps.Row(r).modulation[gates + i];
+          };
           const auto state = [&](int r, float sum) {
             const float gated = KeepGated(r, block, i, sum + of_row.bias);
             return KeepHidden(r, block + 1, i, fmaf(gate_of(r), gated, At(hidden_, r, i)));
@@ -404,10 +425,15 @@ class DenoiserStep {
           WriteRows(steps.Row(0), 2 * block + 2, size, i, inner_, p, value,
                     [&](int r, float product) { return fmaf(gate, product, At(hidden_, r, i)); });
         });
-    team_.Sync(kAfterOuterLayer);
+    team_.Complete(kAfterOuterLayer, inner_, places_);
     SwapHidden();
   }
 
+  DEEPPCR_DEVICE LayerNorm NormOfSoleRow() const {
+    return NormOfLanes(context_, d_.hidden_dim, d_.norm_epsilon, [&](const auto& f) {
+      places_.ForLanes(context_.lane(), d_.hidden_dim, hidden_, f);
+    });
+  }
   DEEPPCR_DEVICE LayerNorm NormOfRow(int r) const {
     return NormOf(context_, d_.hidden_dim, d_.norm_epsilon,
                   [&](int i) { return At(hidden_, r, i); });
@@ -418,8 +444,8 @@ class DenoiserStep {
     for (int r = context_.warp(); r < rows_; r += context_.num_threads() / kWarpSize) f(r);
   }
 
-  // inner <- norm(hidden) gain + shift, and its tangents, in each block on its own. Every warp
-  // forms the norm of the state on its own.
+  // inner <- norm(hidden) gain + shift, and its tangents, in each block on its own. For tangents
+  // every warp forms the norm of the state on its own.
   template <class Steps>
   DEEPPCR_DEVICE void Modulate(const Steps& steps, int block) {
     const int gains = 3 * block * d_.hidden_width, shifts = gains + d_.hidden_width;
@@ -431,7 +457,19 @@ class DenoiserStep {
         At(inner_, r, i) = i < d_.hidden_dim ? value : 0.0F;
       }
     };
-    if constexpr (kStates) {
+    if constexpr (kStates && S == 1) {
+      constexpr int kLineFloats = 32;
+      for (int i = context_.thread() * kLineFloats; i < 2 * d_.hidden_width;
+           i += context_.num_threads() * kLineFloats)
+        context_.Prefetch(steps.Row(0).modulation + gains + i);
+      if (context_.warp() == 0) {
+        const LayerNorm norm = NormOfSoleRow();
+        norm_[0] = norm.mean;
+        norm_[1] = norm.inverse;
+      }
+      context_.SyncBlock(kAfterNorm);
+      WriteModulated({norm_[0], norm_[1]}, steps.Row(0).modulation + gains);
+    } else if constexpr (kStates) {
       ForWarpRows([&](int r) { write_state(r, NormOfRow(r)); });
     } else {
       const LayerNorm norm = NormOfRow(0);
@@ -450,6 +488,21 @@ class DenoiserStep {
     context_.SyncBlock(kAfterModulation);
   }
 
+  // inner <- norm(hidden) gain + shift of a state alone, four elements a thread; shifts are behind
+  // gains.
+  DEEPPCR_DEVICE void WriteModulated(const LayerNorm& norm, const float* gains) const {
+    for (int i = 4 * context_.thread(); i < d_.hidden_width; i += 4 * context_.num_threads()) {
+      float h[4], gain[4], shift[4];
+      context_.LoadFour(&At(hidden_, 0, i), h);
+      context_.LoadConstants(gains + i, gain);
+      context_.LoadConstants(gains + d_.hidden_width + i, shift);
+      DEEPPCR_UNROLL
+      for (int k = 0; k < 4; ++k)
+        h[k] = i + k < d_.hidden_dim ? fmaf(norm.Of(h[k]), gain[k], shift[k]) : 0.0F;
+      context_.StoreFour(h, &At(inner_, 0, i));
+    }
+  }
+
   // z_z z + z_m m + z_x0 clip(x0_z z + x0_m m) + sigma noise, of element i.
   DEEPPCR_DEVICE float Reverse(const StepView& step, int i, float m, float old) const {
     const ReverseCoefficients& c = step.coefficients;
@@ -462,8 +515,8 @@ class DenoiserStep {
   template <class Steps>
   DEEPPCR_DEVICE void Finish(const Steps& steps, const float* features) {
     ForRows<S, OutputTile, kSquares, Held::template OuterPanels>(
-        team_, held_.Output(d_), HiddenVectors(features), LoadOf(d_.output),
-        [&](int i, const OfRow& of_row, const auto& p) {
+        team_.FromLast(d_.output.rows / kPanelRows), held_.Output(d_), HiddenVectors(features),
+        LoadOf(d_.output), [&](int i, const OfRow& of_row, const auto& p) {
           if constexpr (kStates)
             return ForMine(p, [&](int r, float sum) {
               const float m = sum + of_row.bias;
@@ -473,7 +526,7 @@ class DenoiserStep {
             });
           FinishTangents(steps.Row(0), i, of_row, p);
         });
-    team_.Sync(kAfterReverseStep);
+    team_.Complete(kAfterReverseStep, next_, state_shape_);
     float* const read = state_;
     state_ = next_;
     next_ = read;
@@ -502,8 +555,10 @@ class DenoiserStep {
   const int rows_;
   const int probes_;
   const VectorShape state_shape_, shape_;
+  const Places places_;              // of shape_
   float *state_, *next_;             // of state_shape_
   float *hidden_, *inner_, *outer_;  // of shape_
+  float* norm_;                      // mean and inverse deviation of a state alone
   DenoiserTape tape_;
   Held held_;
 };

@@ -79,13 +79,13 @@ struct BlockSequentialArgs {
   int64_t* num_dependent;  // steps made, one after another, by the first sample
 };
 
-// Makes the steps of the sample of a team by `step`.
+// Makes the steps of a sample by `step`.
 template <class Process, class Team, class Step>
 DEEPPCR_DEVICE void SolveSample(const Team& team, const BlockSequentialArgs<Process>& args,
-                                Step& step) {
+                                int64_t sample, Step& step) {
   const Process& process = args.process;
   auto& context = team.context();
-  const int64_t sample = context.cluster(), dim = process.state_dim;
+  const int64_t dim = process.state_dim;
   const int width = process.width;
   float* const trajectory = args.trajectories == nullptr || !team.leads()
                                 ? nullptr
@@ -110,7 +110,7 @@ DEEPPCR_DEVICE void SolveSample(const Team& team, const BlockSequentialArgs<Proc
 template <class Process, class Team>
 DEEPPCR_DEVICE void SolveByTeams(const Team& team, const BlockSequentialArgs<Process>& args) {
   auto step = args.process.NewSoleStep(team, SharedFloats(team.context()));
-  SolveSample(team, args, step);
+  SolveSample(team, args, team.context().cluster(), step);
 }
 
 // ---- Shooting intervals

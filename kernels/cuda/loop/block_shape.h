@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/cuda/diffusion/grid_steps.h"
 #include "kernels/cuda/diffusion/half_denoiser.h"
 #include "kernels/cuda/diffusion/kernel.h"
 #include "kernels/cuda/diffusion/resident_propagation.h"
@@ -95,6 +96,20 @@ constexpr TeamShape ChooseTeams(const Process& process, int num_samples,
   const int free = room > 1 ? room : 1;
   const int wanted = (num_samples + free - 1) / free;
   return {blocks, wanted < most ? wanted : most};
+}
+
+constexpr size_t GridBytes(const DiffusionView& process, int blocks) {
+  return static_cast<size_t>(GridFloats(process, blocks)) * sizeof(float);
+}
+// Blocks of a launch over the whole GPU for a wide denoiser: one for each panel of its hidden and
+// of its output layer, if there are as many; 0 where blocks cannot wait for one another, or where
+// their shared memory does not hold the layers.
+constexpr int GridBlocks(const DiffusionView& process, const LaunchLimits& limits) {
+  const DenoiserView& d = process.denoiser;
+  if (limits.grid_blocks == 0 || d.hidden_width < kWideLayer) return 0;
+  const int panels = (d.hidden_width + d.state_cols) / kPanelRows;
+  const int blocks = panels < limits.grid_blocks ? panels : limits.grid_blocks;
+  return GridBytes(process, blocks) <= limits.shared_bytes ? blocks : 0;
 }
 
 // True where a block keeps weights in its registers from step to step (HeldLayers).

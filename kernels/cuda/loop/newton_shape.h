@@ -30,6 +30,7 @@ struct LaunchLimits {
   size_t shared_bytes = 0;     // shared memory of a block
   int max_cluster_blocks = 0;  // a power of two; 0: no clusters
   int max_warps = 32;          // warps of a block
+  int grid_blocks = 0;         // blocks of a cooperative launch, one a multiprocessor; 0: none
   ClusterCounts clusters = {};
 
   // Clusters of `blocks` blocks, a power of two, that have room side by side.

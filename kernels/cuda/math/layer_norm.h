@@ -18,11 +18,28 @@ DEEPPCR_DEVICE T SumOfWarp(Context& context, T x) {
   for (int mask = kWarpSize / 2; mask > 0; mask /= 2) x += context.ShuffleXor(x, mask);
   return x;
 }
+// Calls f(x(i)) for i = first, first + 32, ... below `end`, one after another; some of them are
+// loaded before the first is taken.
+template <class X, class F>
+DEEPPCR_DEVICE void ForLane(int first, int end, const X& x, const F& f) {
+  constexpr int kAhead = 8;
+  int i = first;
+  DEEPPCR_AS_WRITTEN
+  for (; i + (kAhead - 1) * kWarpSize < end; i += kAhead * kWarpSize) {
+    float loaded[kAhead];
+    DEEPPCR_UNROLL
+    for (int k = 0; k < kAhead; ++k) loaded[k] = x(i + k * kWarpSize);
+    DEEPPCR_UNROLL
+    for (int k = 0; k < kAhead; ++k) f(loaded[k]);
+  }
+  DEEPPCR_AS_WRITTEN
+  for (; i < end; i += kWarpSize) f(x(i));
+}
 // The sum of f(0), ..., f(dim - 1), known to all lanes.
 template <class Context, class F>
 DEEPPCR_DEVICE float SumByWarp(Context& context, int dim, const F& f) {
   float sum = 0.0F;
-  for (int i = context.lane(); i < dim; i += kWarpSize) sum += f(i);
+  ForLane(context.lane(), dim, f, [&](float x) { sum += x; });
   return SumOfWarp(context, sum);
 }
 
@@ -33,18 +50,26 @@ struct LayerNorm {
   DEEPPCR_DEVICE float SizeOfMean() const { return fabsf(mean) * inverse; }
 };
 
-template <class Context, class F>
-DEEPPCR_DEVICE LayerNorm NormOf(Context& context, int dim, float epsilon, const F& h) {
+// for_lane(f) calls f(h_i) for the elements i = lane, lane + 32, ... below dim, one after another.
+template <class Context, class Lane>
+DEEPPCR_DEVICE LayerNorm NormOfLanes(Context& context, int dim, float epsilon,
+                                     const Lane& for_lane) {
   const float size = static_cast<float>(dim);
-  const float mean = SumByWarp(context, dim, h) / size;
-  const float variance = SumByWarp(context, dim,
-                                   [&](int i) {
-                                     const float centred = h(i) - mean;
-                                     return centred * centred;
-                                   }) /
-                         size;
+  float sum = 0.0F, squares = 0.0F;
+  for_lane([&](float h) { sum += h; });
+  const float mean = SumOfWarp(context, sum) / size;
+  for_lane([&](float h) {
+    const float centred = h - mean;
+    squares += centred * centred;
+  });
+  const float variance = SumOfWarp(context, squares) / size;
   // The second term makes a NaN of a variance that overflowed: zeros would hide it.
   return {mean, 1.0F / sqrtf(variance + epsilon) + 0.0F * variance};
+}
+template <class Context, class F>
+DEEPPCR_DEVICE LayerNorm NormOf(Context& context, int dim, float epsilon, const F& h) {
+  return NormOfLanes(context, dim, epsilon,
+                     [&](const auto& f) { ForLane(context.lane(), dim, h, f); });
 }
 
 // Calls write(i, gain[i] (dn_i + shift)) of a tangent t for every i < width; zeros beyond dim.

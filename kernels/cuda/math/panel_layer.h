@@ -13,6 +13,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/math/layer_norm.h"
 #include "kernels/cuda/runtime/device_code.h"
 #include "kernels/cuda/tuning.h"
 
@@ -52,6 +53,37 @@ struct VectorShape {
     return k / 4 * stride() + 4 * r + k % 4 +
            4 * ((k >= fours) + (k >= 2 * fours) + (k >= 3 * fours));
   }
+};
+
+// Places of the elements of a vector alone, as VectorShape{cols, 1} has them, with a multiplication
+// for the three comparisons.
+class SolePlaces {
+ public:
+  explicit constexpr SolePlaces(int cols_)
+      : cols(cols_), inverse_(0xFFFFFFFFU / static_cast<uint32_t>(cols_ / kSegments) + 1) {}
+  // cols < 2^16, a multiple of kPanelCols: the quotient of k < cols is exact.
+  constexpr int Place(int, int k) const {
+    return k + 4 * static_cast<int>(uint64_t{static_cast<uint32_t>(k)} * inverse_ >> 32);
+  }
+  // ForLane (layer_norm.h) over the elements lane, lane + 32, ... below dim of a vector: quarter by
+  // quarter, within which places are as far apart as elements.
+  template <class F>
+  DEEPPCR_DEVICE void ForLanes(int lane, int dim, const float* vector, const F& f) const {
+    const int quarter = cols / kSegments;
+    int i = lane;
+    DEEPPCR_UNROLL
+    for (int q = 0; q < kSegments; ++q) {
+      const int end = (q + 1) * quarter < dim ? (q + 1) * quarter : dim;
+      const float* const from = vector + 4 * q;
+      ForLane(
+          i, end, [&](int k) { return from[k]; }, f);
+      if (i < end) i += (end - i + kWarpSize - 1) / kWarpSize * kWarpSize;
+    }
+  }
+  const int cols;
+
+ private:
+  const uint32_t inverse_;  // 2^32 over the elements of a quarter, rounded up
 };
 
 struct PanelLayer {

@@ -83,6 +83,9 @@ class CudaStream final : public Stream {
   void Launch(const ResidentArgs& args, int num_members) override {
     if (Begin()) Note("propagation", LaunchBlocks(args, num_members, stream_));
   }
+  void Launch(const GridStepsArgs& args) override {
+    if (Begin()) Note("sequential solver", LaunchBlocks(args, stream_));
+  }
   void Launch(const BlockSequentialArgs<ProgramView>& args, int num_samples) override {
     if (Begin()) Note("sequential solver", LaunchBlocks(args, num_samples, stream_));
   }
@@ -226,6 +229,7 @@ class CudaDevice final : public Device {
         limits_{.multiprocessors = info.multiprocessors,
                 .shared_bytes = info.shared_bytes,
                 .max_cluster_blocks = info.max_cluster_blocks,
+                .grid_blocks = info.grid_blocks,
                 .clusters = info.clusters},
         compiler_(NewCudaCompiler(index, info, lost_)) {}
 

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/base/cancel_token.h"
+#include "kernels/cuda/diffusion/grid_steps.h"
 #include "kernels/cuda/diffusion/kernel.h"
 #include "kernels/cuda/diffusion/noise_kernel.h"
 #include "kernels/cuda/diffusion/resident_propagation.h"
@@ -54,6 +55,7 @@ class Stream {
   virtual void Launch(const ExpansionArgs<DiffusionView>& args, int num_samples) = 0;
   virtual void Launch(const CoarseArgs<DiffusionView>& args, int num_samples) = 0;
   virtual void Launch(const ResidentArgs& args, int num_members) = 0;
+  virtual void Launch(const GridStepsArgs& args) = 0;
   virtual void Launch(const BlockSequentialArgs<ProgramView>& args, int num_samples) = 0;
   virtual void Launch(const PropagationArgs<ProgramView>& args, int num_samples) = 0;
   virtual void Launch(const ExpansionArgs<ProgramView>& args, int num_samples) = 0;

@@ -158,6 +158,34 @@ class DeviceContext {
   }
 };
 
+// The execution context in a cooperative launch: all blocks run side by side, and are numbered as
+// those of one cluster.
+class GridContext : public DeviceContext {
+ public:
+  __device__ __forceinline__ int block() const { return blockIdx.x; }
+  __device__ __forceinline__ int num_blocks() const { return gridDim.x; }
+  __device__ __forceinline__ int cluster() const { return 0; }
+  __device__ __forceinline__ int num_clusters() const { return 1; }
+
+  __device__ __forceinline__ void StoreNumbered(uint64_t* to, float value, uint32_t number) const {
+    const uint64_t both = static_cast<uint64_t>(number) << 32 | __float_as_uint(value);
+    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(both) : "memory");
+  }
+  // The elements of a vector load are loads of their own, each of which is done as a whole.
+  __device__ __forceinline__ void AwaitNumbered(const uint64_t* from, uint32_t number,
+                                                float (&to)[2], int) const {
+    uint64_t pair[2];
+    do {
+      asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
+                   : "=l"(pair[0]), "=l"(pair[1])
+                   : "l"(from)
+                   : "memory");
+    } while (pair[0] >> 32 != number || pair[1] >> 32 != number);
+    to[0] = __uint_as_float(static_cast<uint32_t>(pair[0]));
+    to[1] = __uint_as_float(static_cast<uint32_t>(pair[1]));
+  }
+};
+
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 // The execution context in a launch of clusters: blocks are numbered within their cluster.

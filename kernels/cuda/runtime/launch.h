@@ -6,6 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/diffusion/grid_steps.h"
 #include "kernels/cuda/diffusion/kernel.h"
 #include "kernels/cuda/diffusion/noise_kernel.h"
 #include "kernels/cuda/diffusion/resident_propagation.h"
@@ -31,6 +32,7 @@ namespace deeppcr::cuda {
 cudaError_t PrepareBackward(int shared_bytes);
 cudaError_t PrepareDenseChain(int shared_bytes);
 cudaError_t PrepareDiffusion(int shared_bytes);
+cudaError_t PrepareGridSteps(int shared_bytes);
 cudaError_t PrepareModulation(int shared_bytes);
 cudaError_t PrepareNewton(int shared_bytes);
 cudaError_t PreparePanelStack(int shared_bytes);
@@ -64,6 +66,8 @@ cudaError_t LaunchBlocks(const ExpansionArgs<DiffusionView>& args, int num_sampl
 cudaError_t LaunchBlocks(const CoarseArgs<DiffusionView>& args, int num_samples,
                          cudaStream_t stream);
 cudaError_t LaunchBlocks(const ResidentArgs& args, int num_members, cudaStream_t stream);
+// A cooperative launch: an error where its blocks would not all run side by side.
+cudaError_t LaunchBlocks(const GridStepsArgs& args, cudaStream_t stream);
 cudaError_t LaunchBlocks(const BlockSequentialArgs<PanelStackView>& args, int num_samples,
                          cudaStream_t stream);
 cudaError_t LaunchBlocks(const PropagationArgs<PanelStackView>& args, int num_samples,

@@ -54,6 +54,7 @@ cudaError_t PrepareKernels() {
   if (error == cudaSuccess) error = PrepareBackward(bytes);
   if (error == cudaSuccess) error = PrepareDenseChain(bytes);
   if (error == cudaSuccess) error = PrepareDiffusion(bytes);
+  if (error == cudaSuccess) error = PrepareGridSteps(bytes);
   if (error == cudaSuccess) error = PrepareModulation(bytes);
   if (error == cudaSuccess) error = PrepareNewton(bytes);
   if (error == cudaSuccess) error = PreparePanelStack(bytes);
@@ -78,6 +79,7 @@ cudaError_t ProbeDevice(int device, DeviceInfo* info) {
   info->minor = properties.minor;
   info->multiprocessors = properties.multiProcessorCount;
   info->shared_bytes = properties.sharedMemPerBlockOptin;
+  info->grid_blocks = properties.cooperativeLaunch == 1 ? info->multiprocessors : 0;
   error = MaxNewtonClusterBlocks(&info->max_cluster_blocks);
   return error == cudaSuccess ? CountClusters(info->max_cluster_blocks, &info->clusters) : error;
 }

@@ -18,6 +18,7 @@ struct DeviceInfo {
   size_t shared_bytes;     // most that a block may ask for
   int max_cluster_blocks;  // largest cluster of the Newton kernel, a power of two; 0: no clusters
   ClusterCounts clusters;
+  int grid_blocks;  // LaunchLimits::grid_blocks
 };
 
 // Number of devices that the driver offers.

@@ -32,6 +32,8 @@ LATENCY = {
     'fence': 270,      # (M) MEMBAR with nothing on its way, on an H200; 670 on an H100
     'barrier': 30,     # (M) BAR.SYNC of a block: 20 of 4 warps, 44 of 16
     'cluster': 89,     # (M) UCGABAR_ARV to the end of UCGABAR_WAIT, without the fence
+    'exchange': 700,   # (A) from a block's store until another's load has it: twice the way to the L2
+                       # and some of the way of a load that was too early
     'invalidate': 20,  # (A) CCTL.IVALL
     'tensor': 24,      # (M) mma.m16n8k8 of TF32
     'tensor_of_halves': 33,  # (A) mma.m16n8k16 of halves

@@ -6,6 +6,8 @@ W3: the way back through such a stack, C = 8: a cluster of 16 blocks of 8
     warps.
 W6: a dense stack, L = 1024, D = 64, relu, step by step: a block of eight warps.
 W4: DDPM, L = 1000, D = 16, a residual denoiser of three blocks with H = 128, silu, C = 1.
+W5: DDIM, L = 100, D = 16, an adaLN denoiser of three blocks with H = 1024, silu, step by step, by 130
+    blocks, most of which have one of the 128 panels of each layer.
 """
 
 import dataclasses
@@ -96,6 +98,7 @@ _CONFIRMATION = Route((r'PropagateAs<Beside::kTangents', r'PropagateAs<Beside::k
 
 _GROUPS = r'j < groups_; \+\+j'
 _TILES = r'tile = team\.warp'
+_GROUPS_LEFT = r'; j < groups_; \+\+j'
 
 
 # Loops over the groups of a layer, of which a warp takes a panel; two warps have the output layer's.
@@ -167,6 +170,17 @@ _W3 = (Trips('l = begin;', 2 * 32, 'FFMA'), Trips(r'l = begin \+ 1', 7), Trips('
 # Layers of an interval are read three times by the same block, of which the first time is from the L2.
 _W3_MEMORY = (('LDG', 'StoreProduct|Transposed', 'l1'), ('LD', '', 'dsmem'), ('ST', '', 'dsmem'))
 
+# A warp of a block has a panel, of 64 groups in all layers but the input's; eight warps write what a
+# norm gives, 512 threads await two elements each. A block copies its panels before the first step.
+_W5 = (Trips(r'l = args\.begin', 100), Trips(r'i < d_\.num_blocks', 3), Trips(r'b < d\.num_blocks', 3),
+       Trips(r'panel = team\.place', 1), Trips(r'i = 4 \* context\.thread', 4, call='Copy'),
+       Trips('sample = 0', 1), Trips(r'own \+= ', 0), Trips(_TILES, 1, warps=1),
+       Trips('kAhead <= groups_', 0, call='InputLayer'), Trips(_GROUPS_LEFT, 1, call='InputLayer'),
+       Trips('kAhead <= groups_', 4), Trips(_GROUPS_LEFT, 0), Trips(r'k = 2 \* context_\.thread', 1),
+       Trips(r'\+ kAhead - 1|\(kAhead - 1\)', 1, warps=1), Trips(r'; i < end; i \+= kWarpSize', 0),
+       Trips(r'kLineFloats; i <', 1, warps=2), Trips(r'4 \* context_\.thread', 1, warps=8))
+_W5_MEMORY = (('LDG', 'AwaitNumbered', 'exchange'), ('LDG', r'LoadConstants\(gains', 'l1'))
+
 WORKLOADS = (
     Workload('W1 sequential', 'L = 1024, D = 16, relu', (
         Launch('steps', ('sequential_kernel.cu',), 'SequentialKernelILi16', 'Relu', 1,
@@ -204,6 +218,11 @@ WORKLOADS = (
                row=(('kernel', 'held_sequential'),)),),
         others=2, per=1000, hot=(
             ('step', Trips(r'l = args\.begin', 1)),)),
+    Workload('W5 sequential', 'L = 100, D = 16, adaLN, H = 1024, silu', (
+        Launch('steps', ('grid_steps.cu',), 'GridStepsKernel', 'Silu', 16, _W5, _W5_MEMORY, Route(('StreamedBlocks',)),
+               row=(('kernel', 'grid_steps'),)),),
+        others=2, per=100, hot=(
+            ('step', Trips(r'l = args\.begin', 1)), ('sixteen groups of a layer', Trips('kAhead <= groups_', 1)))),
     Workload('W4 Newton', 'C = 1: the coarse guess, three full passes and two corrections', (
         Launch('guess', _DIFFUSION, 'HalfCoarseKernelILi8', 'Silu', 8,
                (Trips('begin = 0', 16), Trips(r'i = context\.thread', 1, warps=1)) + _HELD, _PREFETCHED,
@@ -240,6 +259,9 @@ CEILINGS = (
     Ceiling('W3 backward', '', 'spill', 0),
     Ceiling('W3 backward', r'l = begin \+ 1', 'LDG.64', 8),
     Ceiling('W4 sequential', '', 'spill', 20),  # weights that a thread holds from step to step
+    Ceiling('W5 sequential', '', 'spill', 0),
+    Ceiling('W5 sequential', '', 'fence', 0),
+    Ceiling('W5 sequential', r'i < d_\.num_blocks', 'barrier', 6),
     Ceiling('W4 Newton', 'begin = 0', 'spill', 0),
     # Addresses, read once a step of some 50,000 cycles.
     Ceiling('W4 Newton', r'job = context_\.warp|shooting_interval', 'spill', 17),

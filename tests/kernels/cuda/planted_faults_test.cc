@@ -32,16 +32,17 @@ enum class Model : uint8_t {
   kWide,              // one that blocks step through
   kResidual,          // a residual denoiser that holds its weights
   kAdaLn,             // an adaLN denoiser with conditions and a decoder
-  kWideAdaLn,         // one whose states go by teams of blocks and its tangents by products
+  kWideAdaLn,         // one whose states go by all blocks of a GPU and its tangents by products
+  kWideTeams,         // the same, where states go by teams of blocks
   kProgram,           // an adaLN denoiser with conditions as a step program
   kLayers,            // a dense stack as one, whose layers are matrices of each step
   kProgramBackwards,  // a denoiser that goes back as the step program that it is
   kLayersBackwards,   // a dense stack that does
 };
-constexpr Model kModels[] = {Model::kNarrow,         Model::kBackwards, Model::kWide,
-                             Model::kResidual,       Model::kAdaLn,     Model::kWideAdaLn,
-                             Model::kProgram,        Model::kLayers,    Model::kProgramBackwards,
-                             Model::kLayersBackwards};
+constexpr Model kModels[] = {Model::kNarrow,           Model::kBackwards,      Model::kWide,
+                             Model::kResidual,         Model::kAdaLn,          Model::kWideAdaLn,
+                             Model::kWideTeams,        Model::kProgram,        Model::kLayers,
+                             Model::kProgramBackwards, Model::kLayersBackwards};
 
 absl::Status CheckStack(const StackOptions& options, int32_t interval) {
   const RandomSystem system(options);
@@ -61,11 +62,25 @@ absl::Status CheckGradients(const DiffusionOptions& options) {
                           *cpu::NewCpuBackend())
       .Check();
 }
-absl::Status CheckProcess(const DiffusionOptions& options, int32_t interval) {
+absl::Status CheckProcess(const DiffusionOptions& options, int32_t interval,
+                          const simt::DeviceOptions& device = {}) {
   const RandomDiffusion process(options);
-  return SelfCheckRig(process.spec(), cuda::NewCudaBackend(simt::NewSimtDevice({})),
+  return SelfCheckRig(process.spec(), cuda::NewCudaBackend(simt::NewSimtDevice(device)),
                       *cpu::NewCpuBackend(), interval, kMaxBatch)
       .Check();
+}
+
+// A denoiser that is wide.
+absl::Status CheckWide(int grid_blocks) {
+  simt::DeviceOptions device;
+  device.limits.grid_blocks = grid_blocks;
+  return CheckProcess({.kind = DenoiserKind::kAdaLnMlp,
+                       .state_dim = 3,
+                       .hidden_dim = 250,
+                       .num_steps = 3,
+                       .output_gain = 0.8,
+                       .first_signal = 0.6},
+                      1, device);
 }
 
 absl::Status CheckAsProgram(const DiffusionOptions& options, int32_t interval) {
@@ -119,13 +134,9 @@ absl::Status Check(Model model) {
                            .seed = 3},
                           2);
     case Model::kWideAdaLn:
-      return CheckProcess({.kind = DenoiserKind::kAdaLnMlp,
-                           .state_dim = 3,
-                           .hidden_dim = 250,
-                           .num_steps = 3,
-                           .output_gain = 0.8,
-                           .first_signal = 0.6},
-                          1);
+      return CheckWide(8);
+    case Model::kWideTeams:
+      return CheckWide(0);
     case Model::kProgram:
       return CheckAsProgram(DiffusionOptions{.kind = DenoiserKind::kAdaLnMlp,
                                              .state_dim = 3,
@@ -222,7 +233,7 @@ constexpr PlantedCase kPlantedCases[] = {
     {Planted::kNoiseTwice, "NoiseTwice", Model::kResidual, "a step of sample 0 is off by"},
     {Planted::kModulationOfNextStep, "ModulationOfNextStep", Model::kResidual,
      "a step of sample 0 is off by"},
-    {Planted::kRowsOfFirstSample, "RowsOfFirstSample", Model::kWideAdaLn,
+    {Planted::kRowsOfFirstSample, "RowsOfFirstSample", Model::kWideTeams,
      "other bits for sample 1 of 3"},
     {Planted::kStaleNoiseOfSecondSample, "StaleNoiseOfSecondSample", Model::kResidual,
      "other bits for sample 1 of 2"},
@@ -231,6 +242,12 @@ constexpr PlantedCase kPlantedCases[] = {
     {Planted::kMissingBarrierAfterStep, "MissingBarrierAfterStep", Model::kResidual,
      "overflows, and does not on the other"},
     {Planted::kNormOfTailLanes, "NormOfTailLanes", Model::kAdaLn, "a step of sample 0 is off by"},
+    {Planted::kGridPanelsOfFirstWarp, "GridPanelsOfFirstWarp", Model::kWideAdaLn,
+     "overflows, and does not on the other"},
+    {Planted::kGridOutputOfFirstBlocks, "GridOutputOfFirstBlocks", Model::kWideAdaLn,
+     "overflows, and does not on the other"},
+    {Planted::kGridElementOfNeighbour, "GridElementOfNeighbour", Model::kWideAdaLn,
+     "a step of sample 0 is off by"},
     {Planted::kResidentTapeOfFirstInterval, "ResidentTapeOfFirstInterval", Model::kResidual,
      "newton has other bits for sample 0 of 3"},
     {Planted::kResidentSlopesOfNegatives, "ResidentSlopesOfNegatives", Model::kResidual,

@@ -18,8 +18,13 @@ constexpr size_t kStackBytes = size_t{64} << 10;
 constexpr int kNotWaiting = -1;
 constexpr int kShuffleSite = -2;
 constexpr int kCluster = 2;
-constexpr int kBlocks = 3;  // the scope of those that wait for all blocks to have begun
-constexpr const char* kScopeNames[] = {"warp", "block", "cluster", "blocks"};
+constexpr int kBlocks = 3;    // the scope of those that wait for all blocks to have begun
+constexpr int kElements = 4;  // the scope of those that wait for numbered elements
+constexpr const char* kScopeNames[] = {"warp", "block", "cluster", "blocks", "elements"};
+
+bool HaveNumber(const uint64_t* pair, uint32_t number) {
+  return pair[0] >> 32 == number && pair[1] >> 32 == number;
+}
 
 struct AlignedDelete {
   void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t{16}); }
@@ -111,6 +116,13 @@ class Launch {
     if (!outcome_.trouble.empty()) throw EndOfThread();
   }
 
+  void AwaitNumbered(const Thread& thread, const uint64_t* pair, uint32_t number, int site) {
+    State& state = states_[thread.index_];
+    state.pair = pair;
+    state.number = number;
+    Wait(thread, kElements, site);
+  }
+
   void Announce(const Thread& thread) {
     Announcement& announcement = states_[thread.index_].announcement;
     if (announcement != Announcement::kNone) Complain("a second AnnounceBlock");
@@ -161,6 +173,8 @@ class Launch {
     int site = 0;
     int turn = 0;
     Announcement announcement = Announcement::kNone;
+    const uint64_t* pair = nullptr;  // what is to have the number, with scope kElements
+    uint32_t number = 0;
   };
 
   // Stacks that stay from one launch to the next: fresh pages cost more than most kernels. One host
@@ -234,7 +248,20 @@ class Launch {
       progress = RunWarp(warp) || progress;
     }
     for (int scope = 2; scope > 0; --scope) progress = ReleaseAll(scope, some_stay) || progress;
+    progress = ReleaseReaders(some_stay) || progress;
     return ReleaseBlocks() || progress;
+  }
+
+  // Lets those pass whose elements have come, or some of them.
+  bool ReleaseReaders(bool some_stay) {
+    bool released = false;
+    for (State& state : states_) {
+      if (state.scope != kElements || !HaveNumber(state.pair, state.number)) continue;
+      if (some_stay && random_() % 2 != 0) continue;
+      state.scope = kNotWaiting;
+      released = true;
+    }
+    return released;
   }
 
   // Lets those pass that wait for all blocks to have begun, once they have.
@@ -320,6 +347,16 @@ std::byte* Thread::SharedOf(int block) const { return launch_->SharedOf(block); 
 void Thread::Complain(const std::string& trouble) const { launch_->Complain(trouble); }
 void Thread::AnnounceBlock() { launch_->Announce(*this); }
 void Thread::Wait(int scope, int site) { launch_->Wait(*this, scope, site); }
+void Thread::StoreNumbered(uint64_t* to, float value, uint32_t number) const {
+  if (reinterpret_cast<uintptr_t>(to) % 8 != 0) return Complain("an address that is not aligned");
+  *to = uint64_t{number} << 32 | ToBits(value);
+}
+void Thread::AwaitNumbered(const uint64_t* from, uint32_t number, float (&to)[2], int site) {
+  if (reinterpret_cast<uintptr_t>(from) % 16 != 0)
+    Complain("a load whose address is no multiple of its bytes");
+  launch_->AwaitNumbered(*this, from, number, site);
+  for (int i = 0; i < 2; ++i) to[i] = FromBits<float>(from[i]);
+}
 uint64_t Thread::Exchange(uint64_t bits, int source) {
   return launch_->Exchange(*this, bits, source);
 }

@@ -152,6 +152,14 @@ class Thread {
   void AnnounceBlock();
   void AwaitBlocks(int site) { Wait(3, site); }
 
+  // Numbered elements in global memory, which the blocks of one launch hand on to one another: here
+  // those of one cluster. A store is of the element and its number together; `to` is a multiple
+  // of 8.
+  void StoreNumbered(uint64_t* to, float value, uint32_t number) const;
+  // Waits until two elements, at a multiple of 16, have this number, and reads them. A mutant, in
+  // which this is not a wait, reads what is there.
+  void AwaitNumbered(const uint64_t* from, uint32_t number, float (&to)[2], int site);
+
   // The value of another lane; all lanes of the warp take part.
   template <class T>
   T Shuffle(T value, int source) {

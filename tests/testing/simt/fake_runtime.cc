@@ -107,6 +107,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   std::strcpy(properties->name, "SIMT executor");
   properties->multiProcessorCount = kOptions.limits.multiprocessors;
   properties->sharedMemPerBlockOptin = kOptions.limits.shared_bytes;
+  properties->cooperativeLaunch = kOptions.limits.grid_blocks > 0 ? 1 : 0;
   return cudaSuccess;
 }
 const char* cudaGetErrorString(cudaError_t error) {
@@ -261,6 +262,7 @@ cudaError_t LaunchBlocks(const CoarseArgs<DiffusionView>& args, int num_samples,
 cudaError_t LaunchBlocks(const ResidentArgs& args, int num_members, cudaStream_t) {
   return Run(args, num_members);
 }
+cudaError_t LaunchBlocks(const GridStepsArgs& args, cudaStream_t) { return Run(args); }
 cudaError_t LaunchBlocks(const BlockSequentialArgs<ProgramView>& args, int num_samples,
                          cudaStream_t) {
   return Run(args, num_samples);
@@ -301,6 +303,7 @@ cudaError_t ProbeDevice(int, DeviceInfo* info) {
   info->multiprocessors = kOptions.limits.multiprocessors;
   info->shared_bytes = kOptions.limits.shared_bytes;
   info->max_cluster_blocks = kOptions.limits.max_cluster_blocks;
+  info->grid_blocks = kOptions.limits.grid_blocks;
   return cudaSuccess;
 }
 

@@ -131,12 +131,20 @@ FAULTS = {
         "ConditionOfFirstSample": ("args.conditions[sample * hidden + i]", "args.conditions[i]"),
     },
     "diffusion/reverse_step.h": {
-        "MissingBarrierAfterStep": ("team_.Sync(kAfterReverseStep);", "context_.SyncWarp(kAfterReverseStep);"),
+        "MissingBarrierAfterStep": ("team_.Complete(kAfterReverseStep, next_, state_shape_);", "context_.SyncWarp(kAfterReverseStep);"),
         # Lanes beyond the hidden dimension count in the norm.
         "NormOfTailLanes": (
-            "return NormOf(context_, |d_.hidden_dim",
+            "places_.ForLanes(context_.lane(), |d_.hidden_dim",
             "d_.hidden_width",
         ),
+    },
+    "diffusion/grid_steps.h": {
+        # The second warp of a block takes the panels of the first.
+        "GridPanelsOfFirstWarp": ("int own = |context.warp()", "0"),
+        "GridOutputOfFirstBlocks": ("Copy(|team.FromLast(d.state_cols / kPanelRows)", "team"),
+    },
+    "math/grid_team.h": {
+        "GridElementOfNeighbour": ("to[1] = |pair[1]", "pair[0]"),
     },
     "diffusion/resident_block.h": {
         "ResidentTapeOfFirstInterval": (

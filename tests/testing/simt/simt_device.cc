@@ -98,6 +98,14 @@ class SimtStream final : public cuda::Stream {
       Run(shape, [&](Thread& t) { cuda::PropagateResident<state.value, hidden.value>(t, args); });
     });
   }
+  void Launch(const cuda::GridStepsArgs& args) override {
+    const cuda::DiffusionView& process = args.sequential.process;
+    const int blocks = args.sequential.team.num_blocks;
+    Run({.num_blocks = blocks,
+         .num_threads = std::min(cuda::kGridWarps, options_.limits.max_warps) * kWarpSize,
+         .shared_bytes = cuda::GridBytes(process, blocks)},
+        [&](Thread& t) { cuda::SolveOverGrid(t, args); });
+  }
   void Launch(const cuda::BlockSequentialArgs<cuda::ProgramView>& args, int n) override {
     const cuda::ProgramKernels* const kernels = args.process.kernels;
     if (kernels == nullptr) return Sequential(args, n);

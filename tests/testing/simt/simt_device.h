@@ -16,7 +16,8 @@ struct DeviceOptions {
   cuda::LaunchLimits limits = {.multiprocessors = 8,
                                .shared_bytes = size_t{227} << 10,
                                .max_cluster_blocks = 8,
-                               .max_warps = 2};
+                               .max_warps = 2,
+                               .grid_blocks = 8};
   Schedule schedule;
   int64_t memory_bytes = int64_t{1} << 30;  // larger requests are refused
   int fail_after = -1;                      // launches until the device is lost; -1: never lost

@@ -128,7 +128,8 @@ TEST(DiffusionKernelTest, EveryBarrierIsNeeded) {
   for (const int site : {int{cuda::kAfterInitialState}, int{cuda::kAfterCoarseState}})
     EXPECT_TRUE(orders.Notice(site)) << "site " << site;
   for (int site = cuda::kAfterInputLayer; site < cuda::kNumDenoiserSites; ++site) {
-    if (site == cuda::kAfterPrediction) continue;  // that of the coarse guess
+    // That of the coarse guess, and one of states that are wider than what a warp writes at a time.
+    if (site == cuda::kAfterPrediction || site == cuda::kAfterNorm) continue;
     EXPECT_TRUE(orders.Notice(site)) << "site " << site;
   }
 }
@@ -271,15 +272,15 @@ TEST(ResidentLayersTest, EveryBarrierIsNeeded) {
     EXPECT_EQ(orders.Notice(site), site != cuda::kBeforeElements) << "site " << site;
 }
 
-// ---- Wide layers, which a cluster of blocks shares
+// ---- Wide layers, which a cluster of blocks shares, or all blocks of a launch
 constexpr int kWideHidden = 250;
 
 // A cluster takes the samples one by one, a block takes both together.
 TEST(WideDenoiserTest, AClusterHasTheBitsOfABlock) {
   for (const RandomDiffusion& process : BothDenoisers(kWideHidden, 5)) {
-    DeviceOptions one_block;
+    DeviceOptions one_block, blocks;
     one_block.limits.multiprocessors = 1;
-    const DeviceOptions blocks;
+    one_block.limits.grid_blocks = blocks.limits.grid_blocks = 0;
     const auto device = NewSimtDevice({});
     const auto model = *cuda::DiffusionModel::Upload(*device, process.spec(), {});
     EXPECT_EQ(cuda::ChooseTeams(model.view(), 2, one_block.limits).num_blocks, 1);
@@ -327,14 +328,17 @@ TEST(WideDenoiserTest, EveryBarrierIsNeeded) {
     EXPECT_TRUE(orders.Notice(site)) << "site " << site;
 }
 
-// Both samples share a cluster. One of the barriers is that of the coarse guess.
+// Both samples share a cluster. One of the barriers is that of the coarse guess, and one that of a
+// state alone.
 TEST(WideDenoiserTest, EveryBarrierOfSamplesTogetherIsNeeded) {
   const std::vector<RandomDiffusion> processes = BothDenoisers(kWideHidden, 4);
   DeviceOptions device;
   device.limits.multiprocessors = 4;
+  device.limits.grid_blocks = 0;
   const auto orders = Orders(processes, device, SequentialAnswer);
   for (int site = cuda::kAfterInputLayer; site < cuda::kNumDenoiserSites; ++site)
-    EXPECT_EQ(orders.Notice(site), site != cuda::kAfterPrediction) << "site " << site;
+    EXPECT_EQ(orders.Notice(site), site != cuda::kAfterPrediction && site != cuda::kAfterNorm)
+        << "site " << site;
 }
 
 // These states are too wide for a warp, so the loop runs on the host.

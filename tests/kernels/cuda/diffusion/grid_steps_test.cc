@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/diffusion/grid_steps.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/diffusion/model.h"
+#include "kernels/cuda/loop/block_shape.h"
+#include "tests/testing/random_diffusion.h"
+#include "tests/testing/simt/orders.h"
+#include "tests/testing/simt/simt_device.h"
+#include "tests/testing/solver_rig.h"
+#include "tests/testing/systems.h"
+
+namespace deeppcr::testing {
+namespace {
+
+using simt::DeviceOptions;
+using simt::NewSimtDevice;
+
+constexpr DenoiserKind kKinds[] = {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp};
+
+RandomDiffusion Process(DenoiserKind kind, int64_t hidden_dim, int64_t num_blocks, int64_t steps) {
+  return RandomDiffusion({.kind = kind,
+                          .state_dim = 12,
+                          .hidden_dim = hidden_dim,
+                          .num_blocks = num_blocks,
+                          .num_steps = steps,
+                          .num_classes = 3,
+                          .output_gain = 0.2});
+}
+
+DeviceOptions GridOf(int blocks, int warps = 2) {
+  DeviceOptions options;
+  options.limits.grid_blocks = blocks;
+  options.limits.max_warps = warps;
+  options.limits.shared_bytes = size_t{4} << 20;  // for all layers, also of one block
+  return options;
+}
+
+// Blocks of a process's sequential steps.
+int BlocksOf(const RandomDiffusion& process, const DeviceOptions& options) {
+  const auto device = NewSimtDevice(options);
+  const auto model = cuda::DiffusionModel::Upload(*device, process.spec(), {});
+  return cuda::GridBlocks(model->view(), options.limits);
+}
+
+SolverRig RigOn(const DeviceOptions& options, const RandomDiffusion& process) {
+  return SolverRig(cuda::NewCudaBackend(NewSimtDevice(options)), process.spec());
+}
+
+SampleInputs Request(int64_t samples, uint64_t seed) {
+  static const std::vector<int32_t> labels = {2, 0, 1, 1, 2};
+  return {.num_samples = samples, .seed = seed, .labels = {labels.data(), size_t(samples)}};
+}
+
+// With fewer panels than warps and more, and a last block that has fewer of them than the others;
+// one request after another, whose exchanges go on counting. Five samples are for clusters.
+TEST(GridStepsTest, HaveTheBitsOfABlock) {
+  for (const DenoiserKind kind : kKinds) {
+    for (const auto& [hidden_dim, num_blocks, steps] :
+         {std::tuple{250, 1, 5}, std::tuple{256, 2, 4}, std::tuple{300, 3, 3}}) {
+      const RandomDiffusion process = Process(kind, hidden_dim, num_blocks, steps);
+      const SolverRig right = RigOn(GridOf(0), process);
+      const int most = (hidden_dim > 256 ? 304 : 256) / cuda::kPanelRows + 2;
+      for (const auto& [blocks, warps] :
+           {std::pair{1, 2}, std::pair{3, 1}, std::pair{8, 3}, std::pair{50, 1}}) {
+        const SolverRig rig = RigOn(GridOf(blocks, warps), process);
+        EXPECT_EQ(BlocksOf(process, GridOf(blocks, warps)), std::min(blocks, most));
+        for (const int64_t samples : {1, 2, 4, 5, 1}) {
+          const SampleInputs request = Request(samples, 3 + samples);
+          const Solved want = right.Solve({.solver = "sequential"}, request);
+          const Solved got = rig.Solve({.solver = "sequential"}, request);
+          ASSERT_FALSE(got.reports.empty());
+          EXPECT_TRUE(want.SameAnswers(got)) << hidden_dim << " " << blocks << " " << samples;
+          EXPECT_EQ(got.reports[0].dependent_stages, want.reports[0].dependent_stages);
+        }
+      }
+    }
+  }
+}
+
+// The barrier before an exchange only keeps warps from asking early.
+TEST(GridStepsTest, EveryWaitIsNeeded) {
+  for (const DenoiserKind kind : kKinds) {
+    const RandomDiffusion process = Process(kind, 250, 2, 4);
+    const auto answers = [&](const simt::Schedule& schedule) {
+      DeviceOptions options = GridOf(5);
+      options.schedule = schedule;
+      return RigOn(options, process).Solve({.solver = "sequential"}, Request(2, 3));
+    };
+    EXPECT_EQ(BlocksOf(process, GridOf(5)), 5);
+    const Solved right = answers({});
+    const simt::OrdersOfWarps orders(
+        [&](const simt::Schedule& schedule) {
+          const Solved other = answers(schedule);
+          return other.reports.empty() || !other.SameAnswers(right);
+        },
+        6);
+    std::vector<int> needed = {cuda::kAfterInitialState, cuda::kForElements, cuda::kAfterExchange};
+    if (kind == DenoiserKind::kAdaLnMlp) needed.push_back(cuda::kAfterModulation);
+    for (const int site : needed)
+      EXPECT_TRUE(orders.Notice(site)) << "site " << site << " of denoiser " << int(kind);
+    EXPECT_FALSE(orders.Notice(cuda::kBeforeExchange));
+  }
+}
+
+// The steps of one launch after another, with the number of exchanges made before the first.
+std::vector<float> StatesAfter(const cuda::DiffusionView& process, const DeviceOptions& options,
+                               uint32_t made, int launches) {
+  const auto device = NewSimtDevice(options);
+  const auto stream = *device->NewStream();
+  std::vector<float> states(process.width, 0.25F),
+      noise(process.num_steps * process.state_dim, 0.1F);
+  std::vector<uint64_t> places(cuda::PlacesOf(process), uint64_t{1} << 63);  // as left long ago
+  std::vector<int32_t> table_of = {0};
+  int64_t num_dependent = 0;
+  cuda::GridStepsArgs args = {};
+  args.sequential = {.process = process,
+                     .team = {cuda::GridBlocks(process, options.limits), 1},
+                     .num_samples = 1,
+                     .begin = 0,
+                     .end = process.num_steps,
+                     .states = states.data(),
+                     .final_states = states.data(),
+                     .trajectories = nullptr,
+                     .num_dependent = &num_dependent};
+  args.sequential.process.noise = noise.data();
+  args.sequential.process.table_of = table_of.data();
+  args.exchange = cuda::ExchangeOf(process, places.data());
+  args.exchange.made = made;
+  for (int i = 0; i < launches; ++i) {
+    stream->Launch(args);
+    args.exchange.made += static_cast<uint32_t>(process.num_steps) *
+                          static_cast<uint32_t>(cuda::ExchangesOf(process.denoiser));
+  }
+  EXPECT_TRUE(stream->status().ok()) << stream->status();
+  return states;
+}
+
+TEST(GridStepsTest, NumbersOfExchangesWrapAround) {
+  for (const DenoiserKind kind : kKinds) {
+    const RandomDiffusion process = Process(kind, 250, 1, 3);
+    const DeviceOptions options = GridOf(4);
+    const auto device = NewSimtDevice(options);
+    const auto model = *cuda::DiffusionModel::Upload(*device, process.spec(), {});
+    const std::vector<float> right = StatesAfter(model.view(), options, 0, 4);
+    for (const uint32_t before : {12U, 13U, 20U, 27U})
+      EXPECT_EQ(StatesAfter(model.view(), options, 0U - before, 4), right) << before;
+  }
+}
+
+// W5, an adaLN denoiser of three blocks 1024 wide, on an H200.
+TEST(GridStepsTest, AreOfModelsWhoseLayersTheGpuHolds) {
+  cuda::LaunchLimits h200 = {
+      .multiprocessors = 132, .shared_bytes = size_t{227} << 10, .grid_blocks = 132};
+  cuda::DiffusionView process = {};
+  cuda::DenoiserView& d = process.denoiser;
+  d.ada_ln = true;
+  d.state_dim = d.state_cols = 16;
+  d.hidden_dim = d.hidden_width = 1024;
+  d.num_blocks = 3;
+  EXPECT_EQ(cuda::GridBlocks(process, h200), 130);
+  EXPECT_EQ(cuda::GridLayers::Floats(d, 130), 8 * (16 + 6 * 1024));
+  EXPECT_EQ(cuda::GridLayers::Floats(d, 128), 8 * (16 + 7 * 1024));  // with a panel of the output's
+  EXPECT_EQ(cuda::GridLayers::Floats(d, 1), 6 * 1024 * 1024 + 2 * 16 * 1024);
+  d.num_blocks = 4;
+  EXPECT_EQ(cuda::GridBlocks(process, h200), 0);
+  d.ada_ln = false;
+  EXPECT_EQ(cuda::GridBlocks(process, h200), 130);
+  d.hidden_dim = d.hidden_width = 1536;  // one or two panels a block
+  d.num_blocks = 2;
+  EXPECT_EQ(cuda::GridBlocks(process, h200), 132);
+  h200.grid_blocks = 0;
+  EXPECT_EQ(cuda::GridBlocks(process, h200), 0);
+  h200.grid_blocks = 132;
+  d.hidden_dim = d.hidden_width = 128;  // for one block
+  EXPECT_EQ(cuda::GridBlocks(process, h200), 0);
+}
+
+}  // namespace
+}  // namespace deeppcr::testing
