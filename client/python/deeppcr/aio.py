@@ -126,11 +126,12 @@ class Client:
         self, model: str, version: int, n: int, options: Options, deadline: Deadline
     ) -> list[slice]:
         key = (model, version)
-        if n > 1 and key not in self._batch_sizes:
+        if n > 1 and not self._batch_sizes.get(key):
             request = requests.of_model("GetModelRequest", model, version)
             info = await self._call("GetModel", request, deadline)
             self._batch_sizes[key] = int(info.max_batch_size)
-        return calls.parts_of(n, n if n == 1 else self._batch_sizes[key], options)
+        # A model that does not serve, of which 0 is known, says why where it is asked.
+        return calls.parts_of(n, n if n <= 1 else self._batch_sizes[key] or n, options)
 
     @contextlib.contextmanager
     def _asking_anew(self, model: str, version: int) -> Iterator[None]:

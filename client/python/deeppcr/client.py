@@ -141,9 +141,10 @@ class Client:
         return self._run(self._methods[name], request, deadline)
 
     def _batch_size(self, model: str, version: int, deadline: Deadline) -> int:
+        """Samples of a request at most; 0 of a model that does not serve."""
         with self._lock:
-            known = self._batch_sizes.get((model, version))
-        if known is None:
+            known = self._batch_sizes.get((model, version), 0)
+        if not known:
             request = requests.of_model("GetModelRequest", model, version)
             known = int(self._call("GetModel", request, deadline).max_batch_size)
             with self._lock:
@@ -153,7 +154,8 @@ class Client:
     def _parts(
         self, model: str, version: int, n: int, options: Options, deadline: Deadline
     ) -> list[slice]:
-        most = n if n == 1 else self._batch_size(model, version, deadline)
+        # A model that does not serve says why where it is asked.
+        most = n if n <= 1 else self._batch_size(model, version, deadline) or n
         return calls.parts_of(n, most, options)
 
     @contextlib.contextmanager

@@ -130,6 +130,30 @@ class SplitTest(unittest.TestCase):
             self.client.generate('digits-class', 100, class_labels=[1])
         self.assertEqual(len(self.client.generate('digits-class', 100, class_labels=[1])), 100)
 
+    def test_a_model_that_does_not_serve_says_why_and_serves_later(self):
+        folder = pathlib.Path(self.folder.name) / 'late'
+        shutil.copytree(MODELS / 'digits-mlp', folder)
+        weights = folder / '1/model.safetensors'
+        content = weights.read_bytes()
+        weights.write_bytes(content[:100])
+        with self.server.client() as other:
+            with self.assertRaises(deeppcr.DeepPcrError):
+                other.load('late')
+            rows = np.zeros((3, 64), np.float32)
+            with self.assertRaisesRegex(deeppcr.DeepPcrError, 'late'):
+                self.client.forward('late', rows)
+
+            async def ask(expected):
+                async with deeppcr.aio.Client(self.server.address) as client:
+                    with self.assertRaisesRegex(deeppcr.DeepPcrError, 'late'):
+                        await client.forward('late', rows)
+                    weights.write_bytes(content)
+                    other.load('late')
+                    self.assertEqual(len(await client.forward('late', rows)), expected)
+
+            asyncio.run(ask(3))
+        self.assertEqual(len(self.client.forward('late', rows)), 3)
+
     def test_answers_are_read_only_whether_split_or_not(self):
         for n in (2, MOST + 1):
             self.assertFalse(self.client.generate('digits-class', n, class_labels=[1]).flags.writeable)
