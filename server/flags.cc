@@ -109,7 +109,8 @@ void AddNetworkFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(Integer("max_message_bytes", "bytes", 1024, int64_t{2047} * kMiB,
                           &C::max_message_bytes, "Largest request and reply."));
   specs.push_back(Budget("max_grpc_memory_bytes", &C::max_grpc_memory_bytes,
-                         "What gRPC may hold for connections and messages in transit."));
+                         "What gRPC may hold for messages in transit; calls that a hostile peer "
+                         "opens by the thousand are not in it (SECURITY.md)."));
   specs.push_back(Integer("max_connections", "connections", 1, 1 << 20, &C::max_connections,
                           "Connections to the gRPC service, on all its addresses; more are closed "
                           "as they come."));
