@@ -65,8 +65,8 @@ class WideTrial {
   BlockSequentialArgs<DiffusionView> ByTeam(const TeamShape& team) const {
     return {View(), team, 1, 0, steps_, initial_.data(), final_.data(), nullptr, dependent_.data()};
   }
-  GridStepsArgs ByGrid(int blocks) const {
-    return {ByTeam({blocks, 1}), ExchangeOf(View(), places_.data())};
+  GridStepsArgs ByGrid(const GridShape& shape) const {
+    return {ByTeam({shape.blocks, 1}), ExchangeOf(View(), places_.data()), shape.resident};
   }
   uint32_t exchanges() const {
     return static_cast<uint32_t>(steps_) * static_cast<uint32_t>(ExchangesOf(View().denoiser));
@@ -105,9 +105,9 @@ inline void TimeWide(int64_t steps, int hidden, const LaunchLimits& limits) {
   const auto by_team = trial.ByTeam(ChooseTeams(trial.View(), 1, limits));
   const std::vector<float> right =
       time("team_steps", [&] { return LaunchBlocks(by_team, 1, nullptr); });
-  const int blocks = GridBlocks(trial.View(), limits);
-  if (blocks == 0) return;
-  auto by_grid = trial.ByGrid(blocks);
+  const GridShape shape = ChooseGrid(trial.View(), limits);
+  if (shape.blocks == 0) return;
+  auto by_grid = trial.ByGrid(shape);
   const std::vector<float> found = time("grid_steps", [&] {
     const cudaError_t error = LaunchBlocks(by_grid, nullptr);
     by_grid.exchange.made += trial.exchanges();

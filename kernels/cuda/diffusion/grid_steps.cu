@@ -18,14 +18,14 @@ cudaError_t PrepareGridSteps(int shared_bytes) {
 }
 
 cudaError_t LaunchBlocks(const GridStepsArgs& args, cudaStream_t stream) {
-  const int blocks = args.sequential.team.num_blocks;
+  const GridShape shape = {args.sequential.team.num_blocks, args.resident};
   cudaLaunchAttribute cooperative = {};
   cooperative.id = cudaLaunchAttributeCooperative;
   cooperative.val.cooperative = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
   config.blockDim = dim3(kGridWarps * kWarpSize);
-  config.dynamicSmemBytes = GridBytes(args.sequential.process, blocks);
+  config.dynamicSmemBytes = GridBytes(args.sequential.process, shape);
   config.stream = stream;
   config.attrs = &cooperative;
   config.numAttrs = 1;

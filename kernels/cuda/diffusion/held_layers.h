@@ -19,11 +19,15 @@ namespace deeppcr::cuda {
 struct NoHeldLayers {
   static constexpr int kCount = 0;        // layers in registers
   static constexpr int kStatePanels = 1;  // panels of a product with states
-  // Weights of the layers of blocks, and of the input and the output layer.
+  static constexpr bool kAdaLn = true;    // the kernel has the code of adaLN blocks
+  // Weights of the layers of residual blocks, of the input and the output layer, and of the layers
+  // of adaLN blocks.
   template <int P, class Context>
   using Panels = StreamedPanels<P, Context>;
   template <int P, class Context>
   using OuterPanels = Panels<P, Context>;
+  template <int P, class Context>
+  using AdaLnPanels = StreamedPanels<P, Context>;
   DEEPPCR_DEVICE PanelLayer Input(const DenoiserView& d) const { return d.input; }
   DEEPPCR_DEVICE PanelLayer First(const DenoiserView& d, int b) const { return d.first.Next(b); }
   DEEPPCR_DEVICE PanelLayer Second(const DenoiserView& d, int b) const { return d.second.Next(b); }
@@ -41,6 +45,7 @@ struct ResidentLayers : NoHeldLayers {
 // the L2, the two warps that have the output layer would wait for one piece of it after another.
 struct HeldLayers : NoHeldLayers {
   static constexpr int kCount = kHeldLayers;
+  static constexpr bool kAdaLn = false;
   template <int P, class Context>
   using OuterPanels = ResidentPanels<P, Context>;
   // Floats of a block's shared memory for copies, aligned to 16 bytes.

@@ -44,8 +44,8 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
           work_.Take(&tape_, MemoryKind::kDevice, TapeFloats(work_.limits, model_, sizes)));
     if (model_.is_wide() && sizes.intervals > 0)
       DEEPPCR_RETURN_IF_ERROR(wide_.Allocate(work_.device, model_, sizes.intervals));
-    grid_blocks_ = GridBlocks(model_.view(), work_.limits);
-    if (grid_blocks_ > 0) DEEPPCR_RETURN_IF_ERROR(AllocateExchange());
+    grid_ = ChooseGrid(model_.view(), work_.limits);
+    if (grid_.blocks > 0) DEEPPCR_RETURN_IF_ERROR(AllocateExchange());
     if (!model_.tables_per_sample()) return absl::OkStatus();
     DEEPPCR_RETURN_IF_ERROR(work_.Take(&conditions_, MemoryKind::kMapped, group * hidden));
     return work_.Take(&tables_, MemoryKind::kDevice, group * model_.table_floats());
@@ -72,10 +72,11 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
   }
 
   void LaunchSteps(int32_t num_samples, int64_t begin, int64_t end, float* trajectories) override {
-    if (grid_blocks_ == 0 || num_samples > kMostGridSamples)
+    if (grid_.blocks == 0 || num_samples > kMostGridSamples)
       return BlockRecurrence::LaunchSteps(num_samples, begin, end, trajectories);
-    GridStepsArgs args = {SequentialArgsOf(num_samples, begin, end, trajectories), exchange_};
-    args.sequential.team = {grid_blocks_, 1};
+    GridStepsArgs args = {SequentialArgsOf(num_samples, begin, end, trajectories), exchange_,
+                          grid_.resident};
+    args.sequential.team = {grid_.blocks, 1};
     work_.stream->Launch(args);
     exchange_.made += static_cast<uint32_t>(num_samples * (end - begin)) *
                       static_cast<uint32_t>(ExchangesOf(model_.view().denoiser));
@@ -128,8 +129,7 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
   }
 
   const DiffusionModel& model_;
-  int32_t grid_blocks_ =
-      0;  // of sequential steps of few samples; 0: these are for blocks or clusters
+  GridShape grid_ = {};  // of sequential steps of few samples; no blocks: these are for teams
   GridExchange exchange_ = {};
   DeviceBuffer<uint64_t> places_;  // device memory
   WidePropagation wide_;           // for a wide denoiser
@@ -159,7 +159,7 @@ SpaceSizes SizesOf(const LaunchLimits& device, const DiffusionModel& model,
   sizes.inputs = shape.input_dim;
   sizes.scratch =
       std::max({model.decode().ScratchFloats(device), model.condition().ScratchFloats(device)});
-  if (GridBlocks(model.view(), device) > 0)
+  if (ChooseGrid(model.view(), device).blocks > 0)
     sizes.loop_bytes = PlacesOf(model.view()) * int64_t{sizeof(uint64_t)};
   if (!limits.iterative) return sizes;
   sizes.intervals = NumIntervals(shape, limits.min_shooting_interval);

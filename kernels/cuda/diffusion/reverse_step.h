@@ -72,16 +72,18 @@ class DenoiserStep {
         probes_(probes ? kNumProbes : 0),
         state_shape_(VectorShape::For(d.state_cols, rows_)),
         shape_(VectorShape::For(d.hidden_width, rows_)),
-        places_(PlacesOf(d.hidden_width, shape_)),
+        sole_(d.hidden_width),
         state_(memory),
         next_(state_ + state_shape_.floats()),
         hidden_(next_ + state_shape_.floats()),
         inner_(hidden_ + shape_.floats()),
-        outer_(inner_ + shape_.floats()),
-        norm_(outer_ + shape_.floats()) {}
+        outer_(inner_ + shape_.floats()) {}
 
   // Takes hold of what lies elsewhere than in global memory: see HeldLayers.
-  DEEPPCR_DEVICE void Hold(float* memory) { held_.Hold(team_, d_, memory); }
+  template <class... Shape>
+  DEEPPCR_DEVICE void Hold(float* memory, Shape... shape) {
+    held_.Hold(team_, d_, memory, shape...);
+  }
 
   // Makes steps of states write their linearization points for tangents to `tape` from now on.
   DEEPPCR_DEVICE void KeepTape(const DenoiserTape& tape) { tape_ = tape; }
@@ -107,29 +109,23 @@ class DenoiserStep {
   DEEPPCR_DEVICE void Predict(const StepView& step) {
     const PanelVectors features = {Features(step), shape_, 1};
     ForRows<S, OutputTile, kSquares, Held::template OuterPanels>(
-        team_.FromLast(d_.output.rows / kPanelRows), held_.Output(d_), features, LoadOf(d_.output),
+        OutputTeam(), held_.Output(d_), features, LoadOf(d_.output),
         [&](int i, const OfRow& of_row, const auto& p) {
           ForMine(p, [&](int r, float) {
             if (r == 0) team_.Put(&Next(0, i), p.first + of_row.bias);
           });
         });
-    team_.Complete(kAfterPrediction, next_, state_shape_);
+    CompleteState(kAfterPrediction);
   }
   DEEPPCR_DEVICE float Prediction(int i) const { return Next(0, i); }
 
   DEEPPCR_DEVICE float Clip(float x0) const { return ClipTo(d_.clip_range, x0); }
 
  private:
-  using Places = std::conditional_t<S == 1, SolePlaces, VectorShape>;
-  static DEEPPCR_DEVICE Places PlacesOf(int width, const VectorShape& shape) {
-    if constexpr (S == 1) {
-      return Places(width);
-    } else {
-      return shape;
-    }
-  }
   static constexpr bool kStates = kRows == StepRowsAre::kStates;
   static constexpr Squares kSquares = kStates || S == 1 ? Squares::kNone : Squares::kOfVector;
+  // A state alone, its layers in memory: what is held in registers leaves none for places.
+  static constexpr bool kSole = kStates && S == 1 && Held::kCount == 0;
   // True if all rows have the same step.
   static constexpr bool kOneStep = !kStates || S == 1;
   // Shares of a product. With columns there is enough to read of the vectors that two panels should
@@ -146,18 +142,53 @@ class DenoiserStep {
   DEEPPCR_DEVICE const float* Features(const Steps& steps) {
     InputLayer(steps);
     HeldBlocks(steps, std::make_integer_sequence<int, Held::kCount>());
-    if (!d_.ada_ln) {
-      StreamedBlocks(steps);
-      return hidden_;
+    if constexpr (Held::kAdaLn) {
+      if (d_.ada_ln) return AdaLnFeatures(steps);
     }
+    StreamedBlocks(steps);
+    return hidden_;
+  }
+
+  // Team of the output layer, of fewer rows than the others.
+  DEEPPCR_DEVICE Team OutputTeam() const {
+    if constexpr (kSole) {
+      return team_.FromLast(d_.output.rows / kPanelRows);
+    } else {
+      return team_;
+    }
+  }
+  // Waits until a hidden vector, or the next state, is in all blocks. Where there are several rows
+  // a team needs no places to know what that is, and no reference to them: it would cost the
+  // resident kernels registers.
+  DEEPPCR_DEVICE void CompleteHidden(int site, float* vectors) const {
+    if constexpr (kSole) {
+      team_.Complete(site, vectors, sole_);
+    } else {
+      team_.Sync(site);
+    }
+  }
+  DEEPPCR_DEVICE void CompleteState(int site) const {
+    if constexpr (kSole) {
+      team_.Complete(site, next_, state_shape_);
+    } else {
+      team_.Sync(site);
+    }
+  }
+  // Mean and inverse deviation of a state alone.
+  DEEPPCR_DEVICE float* Norm() const { return outer_ + shape_.floats(); }
+  template <class Steps>
+  DEEPPCR_DEVICE const float* AdaLnFeatures(const Steps& steps) {
     for (int i = 0; i < d_.num_blocks; ++i) AdaLnBlock(steps, i);
     Modulate(steps, d_.num_blocks);
     return inner_;
   }
-
   DEEPPCR_DEVICE float& Next(int r, int i) const { return next_[state_shape_.Place(r, i)]; }
   DEEPPCR_DEVICE float& At(float* vectors, int r, int i) const {
-    return vectors[places_.Place(r, i)];
+    if constexpr (kSole) {
+      return vectors[sole_.Place(r, i)];
+    } else {
+      return vectors[shape_.Place(r, i)];
+    }
   }
   DEEPPCR_DEVICE bool IsProbe(int r) const { return r >= 1 && r <= probes_; }
   // What a layer has for each row of its matrix.
@@ -256,7 +287,7 @@ class DenoiserStep {
           WriteRows(steps.Row(0), 0, size, i, hidden_, p, value,
                     [](int, float sum) { return sum; });
         });
-    team_.Complete(kAfterInputLayer, hidden_, places_);
+    CompleteHidden(kAfterInputLayer, hidden_);
   }
 
   // Residual blocks that hold their layers; the other blocks follow.
@@ -338,7 +369,7 @@ class DenoiserStep {
             }
           });
         });
-    team_.Complete(kAfterResidualBlock, inner_, places_);
+    CompleteHidden(kAfterResidualBlock, inner_);
     SwapHidden();
   }
   // What a block has written to inner_ is the hidden vectors of the next block.
@@ -368,7 +399,7 @@ class DenoiserStep {
         return slopes.Carry(IsProbe(r), product, At(hidden_, r, i));
       });
     });
-    team_.Complete(kAfterResidualBlock, inner_, places_);
+    CompleteHidden(kAfterResidualBlock, inner_);
     SwapHidden();
   }
 
@@ -382,7 +413,7 @@ class DenoiserStep {
   template <class Steps>
   DEEPPCR_DEVICE void InnerLayer(const Steps& steps, int block) {
     const PanelLayer layer = held_.First(d_, block);
-    ForRows<S, Tile, kSquares, Held::template Panels>(
+    ForRows<S, Tile, kSquares, Held::template AdaLnPanels>(
         team_, layer, HiddenVectors(inner_), LoadOf(layer),
         [&](int i, const OfRow& of_row, const auto& p) {
           const auto state = [&](int r, float sum) {
@@ -396,7 +427,7 @@ class DenoiserStep {
           WriteRows(steps.Row(0), 2 * block + 1, size, i, outer_, p, value,
                     [&](int r, float product) { return slopes.Carry(IsProbe(r), product, 0.0F); });
         });
-    team_.Complete(kAfterInnerLayer, outer_, places_);
+    CompleteHidden(kAfterInnerLayer, outer_);
   }
   template <class Steps>
   DEEPPCR_DEVICE void OuterLayer(const Steps& steps, int block) {
@@ -407,7 +438,7 @@ class DenoiserStep {
       const float gate = kOneStep ? steps.Row(0).modulation[gates + i] : 0.0F;
       return OfGatedRow{layer.bias[i], layer.spreads[i], gate};
     };
-    ForRows<S, Tile, kSquares, Held::template Panels>(
+    ForRows<S, Tile, kSquares, Held::template AdaLnPanels>(
         team_, layer, HiddenVectors(outer_), load,
         [&](int i, const OfGatedRow& of_row, const auto& p) {
           const auto gate_of = [&](int r) {
@@ -425,13 +456,13 @@ class DenoiserStep {
           WriteRows(steps.Row(0), 2 * block + 2, size, i, inner_, p, value,
                     [&](int r, float product) { return fmaf(gate, product, At(hidden_, r, i)); });
         });
-    team_.Complete(kAfterOuterLayer, inner_, places_);
+    CompleteHidden(kAfterOuterLayer, inner_);
     SwapHidden();
   }
 
   DEEPPCR_DEVICE LayerNorm NormOfSoleRow() const {
     return NormOfLanes(context_, d_.hidden_dim, d_.norm_epsilon, [&](const auto& f) {
-      places_.ForLanes(context_.lane(), d_.hidden_dim, hidden_, f);
+      sole_.ForLanes(context_.lane(), d_.hidden_dim, hidden_, f);
     });
   }
   DEEPPCR_DEVICE LayerNorm NormOfRow(int r) const {
@@ -457,18 +488,18 @@ class DenoiserStep {
         At(inner_, r, i) = i < d_.hidden_dim ? value : 0.0F;
       }
     };
-    if constexpr (kStates && S == 1) {
+    if constexpr (kSole) {
       constexpr int kLineFloats = 32;
       for (int i = context_.thread() * kLineFloats; i < 2 * d_.hidden_width;
            i += context_.num_threads() * kLineFloats)
         context_.Prefetch(steps.Row(0).modulation + gains + i);
       if (context_.warp() == 0) {
         const LayerNorm norm = NormOfSoleRow();
-        norm_[0] = norm.mean;
-        norm_[1] = norm.inverse;
+        Norm()[0] = norm.mean;
+        Norm()[1] = norm.inverse;
       }
       context_.SyncBlock(kAfterNorm);
-      WriteModulated({norm_[0], norm_[1]}, steps.Row(0).modulation + gains);
+      WriteModulated({Norm()[0], Norm()[1]}, steps.Row(0).modulation + gains);
     } else if constexpr (kStates) {
       ForWarpRows([&](int r) { write_state(r, NormOfRow(r)); });
     } else {
@@ -515,8 +546,8 @@ class DenoiserStep {
   template <class Steps>
   DEEPPCR_DEVICE void Finish(const Steps& steps, const float* features) {
     ForRows<S, OutputTile, kSquares, Held::template OuterPanels>(
-        team_.FromLast(d_.output.rows / kPanelRows), held_.Output(d_), HiddenVectors(features),
-        LoadOf(d_.output), [&](int i, const OfRow& of_row, const auto& p) {
+        OutputTeam(), held_.Output(d_), HiddenVectors(features), LoadOf(d_.output),
+        [&](int i, const OfRow& of_row, const auto& p) {
           if constexpr (kStates)
             return ForMine(p, [&](int r, float sum) {
               const float m = sum + of_row.bias;
@@ -526,7 +557,7 @@ class DenoiserStep {
             });
           FinishTangents(steps.Row(0), i, of_row, p);
         });
-    team_.Complete(kAfterReverseStep, next_, state_shape_);
+    CompleteState(kAfterReverseStep);
     float* const read = state_;
     state_ = next_;
     next_ = read;
@@ -555,10 +586,12 @@ class DenoiserStep {
   const int rows_;
   const int probes_;
   const VectorShape state_shape_, shape_;
-  const Places places_;              // of shape_
+  struct NoPlaces {
+    explicit constexpr NoPlaces(int) {}
+  };
+  const std::conditional_t<kSole, SolePlaces, NoPlaces> sole_;
   float *state_, *next_;             // of state_shape_
   float *hidden_, *inner_, *outer_;  // of shape_
-  float* norm_;                      // mean and inverse deviation of a state alone
   DenoiserTape tape_;
   Held held_;
 };

@@ -98,18 +98,20 @@ constexpr TeamShape ChooseTeams(const Process& process, int num_samples,
   return {blocks, wanted < most ? wanted : most};
 }
 
-constexpr size_t GridBytes(const DiffusionView& process, int blocks) {
-  return static_cast<size_t>(GridFloats(process, blocks)) * sizeof(float);
+constexpr size_t GridBytes(const DiffusionView& process, const GridShape& shape) {
+  return static_cast<size_t>(GridFloats(process, shape)) * sizeof(float);
 }
-// Blocks of a launch over the whole GPU for a wide denoiser: one for each panel of its hidden and
-// of its output layer, if there are as many; 0 where blocks cannot wait for one another, or where
-// their shared memory does not hold the layers.
-constexpr int GridBlocks(const DiffusionView& process, const LaunchLimits& limits) {
+// A launch over the whole GPU for a wide denoiser: a block for each panel of its hidden and of its
+// output layer, if there are as many, with as many layers as their shared memory holds. None where
+// blocks cannot wait for one another, or have no room for a step, its input and its output layer.
+constexpr GridShape ChooseGrid(const DiffusionView& process, const LaunchLimits& limits) {
   const DenoiserView& d = process.denoiser;
-  if (limits.grid_blocks == 0 || d.hidden_width < kWideLayer) return 0;
+  if (limits.grid_blocks == 0 || d.hidden_width < kWideLayer) return {0, 0};
   const int panels = (d.hidden_width + d.state_cols) / kPanelRows;
-  const int blocks = panels < limits.grid_blocks ? panels : limits.grid_blocks;
-  return GridBytes(process, blocks) <= limits.shared_bytes ? blocks : 0;
+  GridShape shape = {panels < limits.grid_blocks ? panels : limits.grid_blocks,
+                     GridLayers::HiddenLayers(d)};
+  while (shape.resident >= 0 && GridBytes(process, shape) > limits.shared_bytes) --shape.resident;
+  return shape.resident >= 0 ? shape : GridShape{0, 0};
 }
 
 // True where a block keeps weights in its registers from step to step (HeldLayers).

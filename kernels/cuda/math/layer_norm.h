@@ -19,9 +19,9 @@ DEEPPCR_DEVICE T SumOfWarp(Context& context, T x) {
   return x;
 }
 // Calls f(x(i)) for i = first, first + 32, ... below `end`, one after another; some of them are
-// loaded before the first is taken.
+// loaded before the first is taken, for which a kernel needs registers.
 template <class X, class F>
-DEEPPCR_DEVICE void ForLane(int first, int end, const X& x, const F& f) {
+DEEPPCR_DEVICE void ForLaneAhead(int first, int end, const X& x, const F& f) {
   constexpr int kAhead = 8;
   int i = first;
   DEEPPCR_AS_WRITTEN
@@ -39,7 +39,7 @@ DEEPPCR_DEVICE void ForLane(int first, int end, const X& x, const F& f) {
 template <class Context, class F>
 DEEPPCR_DEVICE float SumByWarp(Context& context, int dim, const F& f) {
   float sum = 0.0F;
-  ForLane(context.lane(), dim, f, [&](float x) { sum += x; });
+  for (int i = context.lane(); i < dim; i += kWarpSize) sum += f(i);
   return SumOfWarp(context, sum);
 }
 
@@ -68,8 +68,9 @@ DEEPPCR_DEVICE LayerNorm NormOfLanes(Context& context, int dim, float epsilon,
 }
 template <class Context, class F>
 DEEPPCR_DEVICE LayerNorm NormOf(Context& context, int dim, float epsilon, const F& h) {
-  return NormOfLanes(context, dim, epsilon,
-                     [&](const auto& f) { ForLane(context.lane(), dim, h, f); });
+  return NormOfLanes(context, dim, epsilon, [&](const auto& f) {
+    for (int i = context.lane(); i < dim; i += kWarpSize) f(h(i));
+  });
 }
 
 // Calls write(i, gain[i] (dn_i + shift)) of a tangent t for every i < width; zeros beyond dim.

@@ -65,8 +65,8 @@ class SolePlaces {
   constexpr int Place(int, int k) const {
     return k + 4 * static_cast<int>(uint64_t{static_cast<uint32_t>(k)} * inverse_ >> 32);
   }
-  // ForLane (layer_norm.h) over the elements lane, lane + 32, ... below dim of a vector: quarter by
-  // quarter, within which places are as far apart as elements.
+  // ForLaneAhead (layer_norm.h) over the elements lane, lane + 32, ... below dim of a vector:
+  // quarter by quarter, within which places are as far apart as elements.
   template <class F>
   DEEPPCR_DEVICE void ForLanes(int lane, int dim, const float* vector, const F& f) const {
     const int quarter = cols / kSegments;
@@ -75,7 +75,7 @@ class SolePlaces {
     for (int q = 0; q < kSegments; ++q) {
       const int end = (q + 1) * quarter < dim ? (q + 1) * quarter : dim;
       const float* const from = vector + 4 * q;
-      ForLane(
+      ForLaneAhead(
           i, end, [&](int k) { return from[k]; }, f);
       if (i < end) i += (end - i + kWarpSize - 1) / kWarpSize * kWarpSize;
     }

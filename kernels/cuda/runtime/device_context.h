@@ -167,6 +167,8 @@ class GridContext : public DeviceContext {
   __device__ __forceinline__ int cluster() const { return 0; }
   __device__ __forceinline__ int num_clusters() const { return 1; }
 
+  __device__ __forceinline__ bool IsShared(const float* at) const { return __isShared(at) != 0; }
+
   __device__ __forceinline__ void StoreNumbered(uint64_t* to, float value, uint32_t number) const {
     const uint64_t both = static_cast<uint64_t>(number) << 32 | __float_as_uint(value);
     asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(both) : "memory");

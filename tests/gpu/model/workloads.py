@@ -172,7 +172,7 @@ _W3_MEMORY = (('LDG', 'StoreProduct|Transposed', 'l1'), ('LD', '', 'dsmem'), ('S
 
 # A warp of a block has a panel, of 64 groups in all layers but the input's; eight warps write what a
 # norm gives, 512 threads await two elements each. A block copies its panels before the first step.
-_W5 = (Trips(r'l = args\.begin', 100), Trips(r'i < d_\.num_blocks', 3), Trips(r'b < d\.num_blocks', 3),
+_W5 = (Trips(r'l = args\.begin', 100), Trips(r'i < d_\.num_blocks', 3), Trips('i < resident', 6),
        Trips(r'panel = team\.place', 1), Trips(r'i = 4 \* context\.thread', 4, call='Copy'),
        Trips('sample = 0', 1), Trips(r'own \+= ', 0), Trips(_TILES, 1, warps=1),
        Trips('kAhead <= groups_', 0, call='InputLayer'), Trips(_GROUPS_LEFT, 1, call='InputLayer'),
@@ -219,7 +219,7 @@ WORKLOADS = (
         others=2, per=1000, hot=(
             ('step', Trips(r'l = args\.begin', 1)),)),
     Workload('W5 sequential', 'L = 100, D = 16, adaLN, H = 1024, silu', (
-        Launch('steps', ('grid_steps.cu',), 'GridStepsKernel', 'Silu', 16, _W5, _W5_MEMORY, Route(('StreamedBlocks',)),
+        Launch('steps', ('grid_steps.cu',), 'GridStepsKernel', 'Silu', 16, _W5, _W5_MEMORY, Route(('StreamedBlocks', r'LoadConstants\(weights_')),
                row=(('kernel', 'grid_steps'),)),),
         others=2, per=100, hot=(
             ('step', Trips(r'l = args\.begin', 1)), ('sixteen groups of a layer', Trips('kAhead <= groups_', 1)))),

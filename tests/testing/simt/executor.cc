@@ -94,6 +94,7 @@ class Launch {
   }
 
   std::byte* SharedOf(int block) { return shared_[block].get(); }
+  size_t shared_bytes() const { return shape_.shared_bytes; }
 
   void Wait(const Thread& thread, int scope, int site) {
     if (site >= 0) {
@@ -347,6 +348,11 @@ std::byte* Thread::SharedOf(int block) const { return launch_->SharedOf(block); 
 void Thread::Complain(const std::string& trouble) const { launch_->Complain(trouble); }
 void Thread::AnnounceBlock() { launch_->Announce(*this); }
 void Thread::Wait(int scope, int site) { launch_->Wait(*this, scope, site); }
+bool Thread::IsShared(const float* at) const {
+  const auto address = reinterpret_cast<uintptr_t>(at);
+  const auto begin = reinterpret_cast<uintptr_t>(shared_);
+  return address >= begin && address < begin + launch_->shared_bytes();
+}
 void Thread::StoreNumbered(uint64_t* to, float value, uint32_t number) const {
   if (reinterpret_cast<uintptr_t>(to) % 8 != 0) return Complain("an address that is not aligned");
   *to = uint64_t{number} << 32 | ToBits(value);

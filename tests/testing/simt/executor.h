@@ -152,6 +152,9 @@ class Thread {
   void AnnounceBlock();
   void AwaitBlocks(int site) { Wait(3, site); }
 
+  // True for an address in this block's shared memory.
+  bool IsShared(const float* at) const;
+
   // Numbered elements in global memory, which the blocks of one launch hand on to one another: here
   // those of one cluster. A store is of the element and its number together; `to` is a multiple
   // of 8.

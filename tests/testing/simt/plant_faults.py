@@ -131,10 +131,10 @@ FAULTS = {
         "ConditionOfFirstSample": ("args.conditions[sample * hidden + i]", "args.conditions[i]"),
     },
     "diffusion/reverse_step.h": {
-        "MissingBarrierAfterStep": ("team_.Complete(kAfterReverseStep, next_, state_shape_);", "context_.SyncWarp(kAfterReverseStep);"),
+        "MissingBarrierAfterStep": ("CompleteState(kAfterReverseStep);", "context_.SyncWarp(kAfterReverseStep);"),
         # Lanes beyond the hidden dimension count in the norm.
         "NormOfTailLanes": (
-            "places_.ForLanes(context_.lane(), |d_.hidden_dim",
+            "sole_.ForLanes(context_.lane(), |d_.hidden_dim",
             "d_.hidden_width",
         ),
     },

@@ -100,10 +100,10 @@ class SimtStream final : public cuda::Stream {
   }
   void Launch(const cuda::GridStepsArgs& args) override {
     const cuda::DiffusionView& process = args.sequential.process;
-    const int blocks = args.sequential.team.num_blocks;
-    Run({.num_blocks = blocks,
+    const cuda::GridShape shape = {args.sequential.team.num_blocks, args.resident};
+    Run({.num_blocks = shape.blocks,
          .num_threads = std::min(cuda::kGridWarps, options_.limits.max_warps) * kWarpSize,
-         .shared_bytes = cuda::GridBytes(process, blocks)},
+         .shared_bytes = cuda::GridBytes(process, shape)},
         [&](Thread& t) { cuda::SolveOverGrid(t, args); });
   }
   void Launch(const cuda::BlockSequentialArgs<cuda::ProgramView>& args, int n) override {

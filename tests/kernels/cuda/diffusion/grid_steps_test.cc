@@ -48,7 +48,7 @@ DeviceOptions GridOf(int blocks, int warps = 2) {
 int BlocksOf(const RandomDiffusion& process, const DeviceOptions& options) {
   const auto device = NewSimtDevice(options);
   const auto model = cuda::DiffusionModel::Upload(*device, process.spec(), {});
-  return cuda::GridBlocks(model->view(), options.limits);
+  return cuda::ChooseGrid(model->view(), options.limits).blocks;
 }
 
 SolverRig RigOn(const DeviceOptions& options, const RandomDiffusion& process) {
@@ -119,11 +119,12 @@ std::vector<float> StatesAfter(const cuda::DiffusionView& process, const DeviceO
   std::vector<float> states(process.width, 0.25F),
       noise(process.num_steps * process.state_dim, 0.1F);
   std::vector<uint64_t> places(cuda::PlacesOf(process), uint64_t{1} << 63);  // as left long ago
+  const cuda::GridShape shape = cuda::ChooseGrid(process, options.limits);
   std::vector<int32_t> table_of = {0};
   int64_t num_dependent = 0;
   cuda::GridStepsArgs args = {};
   args.sequential = {.process = process,
-                     .team = {cuda::GridBlocks(process, options.limits), 1},
+                     .team = {shape.blocks, 1},
                      .num_samples = 1,
                      .begin = 0,
                      .end = process.num_steps,
@@ -135,6 +136,7 @@ std::vector<float> StatesAfter(const cuda::DiffusionView& process, const DeviceO
   args.sequential.process.table_of = table_of.data();
   args.exchange = cuda::ExchangeOf(process, places.data());
   args.exchange.made = made;
+  args.resident = shape.resident;
   for (int i = 0; i < launches; ++i) {
     stream->Launch(args);
     args.exchange.made += static_cast<uint32_t>(process.num_steps) *
@@ -156,32 +158,61 @@ TEST(GridStepsTest, NumbersOfExchangesWrapAround) {
   }
 }
 
+// Shared memory for some of the layers, and none for those between input and output: what is read
+// in every step gives the same bits.
+TEST(GridStepsTest, SomeLayersMayBeElsewhere) {
+  for (const DenoiserKind kind : kKinds) {
+    const RandomDiffusion process = Process(kind, 250, 2, 4);
+    const auto device = NewSimtDevice({});
+    const auto model = *cuda::DiffusionModel::Upload(*device, process.spec(), {});
+    const int layers = cuda::GridLayers::HiddenLayers(model.view().denoiser);
+    for (const int blocks : {5, 34}) {
+      for (int resident = 0; resident <= layers; ++resident) {
+        DeviceOptions options = GridOf(blocks);
+        options.limits.shared_bytes = cuda::GridBytes(model.view(), {blocks, resident});
+        EXPECT_EQ(cuda::ChooseGrid(model.view(), options.limits).resident, resident);
+        // The rig's other kernels want more memory than a block of few layers has.
+        EXPECT_EQ(StatesAfter(model.view(), options, 0, 1),
+                  StatesAfter(model.view(), GridOf(blocks), 0, 1))
+            << resident << " of " << layers;
+      }
+    }
+  }
+}
+
 // W5, an adaLN denoiser of three blocks 1024 wide, on an H200.
-TEST(GridStepsTest, AreOfModelsWhoseLayersTheGpuHolds) {
+TEST(GridStepsTest, HoldWhatTheGpuHasRoomFor) {
   cuda::LaunchLimits h200 = {
       .multiprocessors = 132, .shared_bytes = size_t{227} << 10, .grid_blocks = 132};
   cuda::DiffusionView process = {};
   cuda::DenoiserView& d = process.denoiser;
+  const auto shape = [&] {
+    const cuda::GridShape chosen = cuda::ChooseGrid(process, h200);
+    return std::pair(chosen.blocks, chosen.resident);
+  };
   d.ada_ln = true;
   d.state_dim = d.state_cols = 16;
   d.hidden_dim = d.hidden_width = 1024;
   d.num_blocks = 3;
-  EXPECT_EQ(cuda::GridBlocks(process, h200), 130);
-  EXPECT_EQ(cuda::GridLayers::Floats(d, 130), 8 * (16 + 6 * 1024));
-  EXPECT_EQ(cuda::GridLayers::Floats(d, 128), 8 * (16 + 7 * 1024));  // with a panel of the output's
-  EXPECT_EQ(cuda::GridLayers::Floats(d, 1), 6 * 1024 * 1024 + 2 * 16 * 1024);
-  d.num_blocks = 4;
-  EXPECT_EQ(cuda::GridBlocks(process, h200), 0);
+  EXPECT_EQ(shape(), std::pair(130, 6));
+  EXPECT_EQ(cuda::GridLayers::Floats(d, 130, 6), 8 * (16 + 6 * 1024));
+  EXPECT_EQ(cuda::GridLayers::Floats(d, 128, 6), 8 * (16 + 7 * 1024));  // with an output's panel
+  EXPECT_EQ(cuda::GridLayers::Floats(d, 1, 6), 6 * 1024 * 1024 + 2 * 16 * 1024);
+  d.num_blocks = 12;  // a head of MAR
+  EXPECT_EQ(shape(), std::pair(130, 6));
   d.ada_ln = false;
-  EXPECT_EQ(cuda::GridBlocks(process, h200), 130);
+  d.num_blocks = 4;
+  EXPECT_EQ(shape(), std::pair(130, 4));
   d.hidden_dim = d.hidden_width = 1536;  // one or two panels a block
-  d.num_blocks = 2;
-  EXPECT_EQ(cuda::GridBlocks(process, h200), 132);
+  EXPECT_EQ(shape(), std::pair(132, 2));
   h200.grid_blocks = 0;
-  EXPECT_EQ(cuda::GridBlocks(process, h200), 0);
+  EXPECT_EQ(shape(), std::pair(0, 0));
   h200.grid_blocks = 132;
   d.hidden_dim = d.hidden_width = 128;  // for one block
-  EXPECT_EQ(cuda::GridBlocks(process, h200), 0);
+  EXPECT_EQ(shape(), std::pair(0, 0));
+  d.hidden_dim = d.hidden_width = 1024;
+  h200.shared_bytes = 10'000;
+  EXPECT_EQ(shape(), std::pair(0, 0));
 }
 
 }  // namespace
