@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "kernels/cuda/diffusion/held_layers.h"
+#include "kernels/cuda/diffusion/step_shape.h"
 #include "kernels/cuda/diffusion/tangent.h"
 #include "kernels/cuda/diffusion/tape.h"
 #include "kernels/cuda/diffusion/view.h"
@@ -29,34 +30,6 @@
 #include "kernels/problem/reverse_step.h"
 
 namespace deeppcr::cuda {
-
-// The barrier calls of a step.
-enum DenoiserSite : int {
-  kAfterInputLayer = 32,  // beyond those of the kernels that make the steps
-  kAfterResidualBlock,
-  kAfterNorm,
-  kAfterModulation,
-  kAfterInnerLayer,
-  kAfterOuterLayer,
-  kAfterPrediction,
-  kAfterReverseStep,
-  kNumDenoiserSites,
-};
-
-// Floats of shared memory for steps of `rows` rows.
-inline constexpr int kNormFloats = 4;
-constexpr int64_t DenoiserFloats(const DenoiserView& d, int rows) {
-  const VectorShape state = VectorShape::For(d.state_cols, rows);
-  const VectorShape hidden = VectorShape::For(d.hidden_width, rows);
-  return 2 * state.floats() + 3 * hidden.floats() + kNormFloats;
-}
-
-// Kind of the rows of a step, of which there are at most S.
-enum class StepRowsAre : uint8_t {
-  kStateAndTangents,  // a state in row 0, then the probes if they are carried, then columns of the
-                      // Jacobian
-  kStates,            // one state per row, each of another sample, with the step Row(r)
-};
 
 template <int S, class Team, StepRowsAre kRows = StepRowsAre::kStateAndTangents,
           class Held = NoHeldLayers>
