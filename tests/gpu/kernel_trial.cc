@@ -306,8 +306,9 @@ int Main(const std::vector<std::string>& words) {
   LaunchLimits limits;
   limits.multiprocessors = properties.multiProcessorCount;
   limits.shared_bytes = properties.sharedMemPerBlockOptin;
-  limits.grid_blocks = properties.cooperativeLaunch == 1 ? properties.multiProcessorCount : 0;
   Must(PrepareKernels(), "limits");
+  Must(CountGridBlocks(limits.multiprocessors, limits.shared_bytes, &limits.grid_blocks),
+       "blocks side by side");
   Must(MaxNewtonClusterBlocks(&limits.max_cluster_blocks), "cluster size");
   Must(CountClusters(limits.max_cluster_blocks, &limits.clusters), "clusters at a time");
   if (mode == "device") {

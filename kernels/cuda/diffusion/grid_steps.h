@@ -185,9 +185,12 @@ constexpr int32_t ExchangesOf(const DenoiserView& d) { return 2 + GridLayers::Hi
 constexpr int64_t PlacesOf(const DiffusionView& process) {
   return ExchangeSets(ExchangesOf(process.denoiser)) * process.StepFloats(1);
 }
+// The first launches use up what is left of the numbers, so that whoever forgets to begin anew sees
+// it soon.
+inline constexpr uint32_t kFirstMade = 0xFFFFFFFF - 500;
 constexpr GridExchange ExchangeOf(const DiffusionView& process, uint64_t* places) {
   return {places, ExchangeSets(ExchangesOf(process.denoiser)),
-          static_cast<int32_t>(process.StepFloats(1)), 0};
+          static_cast<int32_t>(process.StepFloats(1)), kFirstMade};
 }
 
 // Floats of a block's shared memory.

@@ -74,12 +74,13 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
   void LaunchSteps(int32_t num_samples, int64_t begin, int64_t end, float* trajectories) override {
     if (grid_.blocks == 0 || num_samples > kMostGridSamples)
       return BlockRecurrence::LaunchSteps(num_samples, begin, end, trajectories);
+    const int64_t exchanges = num_samples * (end - begin) * ExchangesOf(model_.view().denoiser);
+    if (!exchange_.HasNumbersFor(exchanges)) ClearExchange();
     GridStepsArgs args = {SequentialArgsOf(num_samples, begin, end, trajectories), exchange_,
                           grid_.resident};
     args.sequential.team = {grid_.blocks, 1};
     work_.stream->Launch(args);
-    exchange_.made += static_cast<uint32_t>(num_samples * (end - begin)) *
-                      static_cast<uint32_t>(ExchangesOf(model_.view().denoiser));
+    exchange_.made += static_cast<uint32_t>(exchanges);
   }
   void LaunchPropagation(const Propagation& propagation) override {
     if (model_.is_resident()) return LaunchResident(propagation);
@@ -106,6 +107,13 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
     exchange_ = ExchangeOf(model_.view(), places_.data());
     const std::vector<uint64_t> zeros(static_cast<size_t>(places_.size()));
     return work_.device.Upload(places_.data(), zeros.data(), zeros.size() * sizeof(uint64_t));
+  }
+  // Once in some hours of load.
+  void ClearExchange() {
+    const std::vector<uint64_t> zeros(static_cast<size_t>(places_.size()));
+    work_.stream->CopyToDevice(places_.data(), zeros.data(), zeros.size() * sizeof(uint64_t));
+    work_.stream->Wait([] {});
+    exchange_.made = 0;
   }
   void LaunchResident(const Propagation& propagation) {
     const PropagationArgs<DiffusionView> args = ArgsOf(propagation);

@@ -15,8 +15,9 @@
 namespace deeppcr::cuda {
 
 // Global memory through which the blocks of a launch hand elements on: sets of places, a place for
-// each float of a block's shared memory up to the last that is exchanged. Exchanges are numbered,
-// from one launch to the next, so that nothing has to be cleared; numbers wrap around.
+// each float of a block's shared memory up to the last that is exchanged. Exchanges are numbered
+// from 1 on, from one launch to the next, so that nothing has to be cleared. Before a number would
+// come again all places are to be zero again: of some places only rare launches make use.
 //
 // Exchange k has the set k modulo their number, which has to be larger than that of the exchanges
 // in which every block makes an element at least once. Nobody then waits for what a block writes
@@ -26,7 +27,12 @@ struct GridExchange {
   uint64_t* places;  // [sets, floats], zero before the first launch: a float, its number above it
   int32_t sets;      // a power of two
   int32_t floats;
-  uint32_t made;  // exchanges of all launches before
+  uint32_t made;  // exchanges since all places were zero
+
+  // True if numbers are left for so many exchanges.
+  constexpr bool HasNumbersFor(int64_t exchanges) const {
+    return made + exchanges <= int64_t{0xFFFFFFFF};
+  }
 };
 // Sets for steps of some exchanges, in each of which every block makes an element.
 constexpr int32_t ExchangeSets(int32_t exchanges) {

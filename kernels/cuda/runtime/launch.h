@@ -120,6 +120,9 @@ cudaError_t LaunchModulation(const ModulationArgs& args, int64_t num_tables, cud
 // Largest power of two of blocks that the current device takes in a cluster of the Newton kernel of
 // any width, with the most shared memory; 0 if the device knows no clusters.
 cudaError_t MaxNewtonClusterBlocks(int* blocks);
+// LaunchLimits::grid_blocks of the current device, of which a process may have a part: tried with a
+// launch. Synchronises.
+cudaError_t CountGridBlocks(int multiprocessors, size_t shared_bytes, int* blocks);
 // Number of clusters of up to max_blocks blocks, each block with all the shared memory that it may
 // have, that the current device runs at a time.
 cudaError_t CountClusters(int max_blocks, ClusterCounts* counts);

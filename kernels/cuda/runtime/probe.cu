@@ -79,7 +79,8 @@ cudaError_t ProbeDevice(int device, DeviceInfo* info) {
   info->minor = properties.minor;
   info->multiprocessors = properties.multiProcessorCount;
   info->shared_bytes = properties.sharedMemPerBlockOptin;
-  info->grid_blocks = properties.cooperativeLaunch == 1 ? info->multiprocessors : 0;
+  error = CountGridBlocks(info->multiprocessors, info->shared_bytes, &info->grid_blocks);
+  if (error != cudaSuccess) return error;
   error = MaxNewtonClusterBlocks(&info->max_cluster_blocks);
   return error == cudaSuccess ? CountClusters(info->max_cluster_blocks, &info->clusters) : error;
 }

@@ -355,6 +355,7 @@ bool Thread::IsShared(const float* at) const {
 }
 void Thread::StoreNumbered(uint64_t* to, float value, uint32_t number) const {
   if (reinterpret_cast<uintptr_t>(to) % 8 != 0) return Complain("an address that is not aligned");
+  if (number == 0) return Complain("an element with the number of those that nobody has written");
   *to = uint64_t{number} << 32 | ToBits(value);
 }
 void Thread::AwaitNumbered(const uint64_t* from, uint32_t number, float (&to)[2], int site) {

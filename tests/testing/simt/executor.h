@@ -156,8 +156,8 @@ class Thread {
   bool IsShared(const float* at) const;
 
   // Numbered elements in global memory, which the blocks of one launch hand on to one another: here
-  // those of one cluster. A store is of the element and its number together; `to` is a multiple
-  // of 8.
+  // those of one cluster. A store is of the element and its number, which is not 0, together;
+  // `to` is a multiple of 8.
   void StoreNumbered(uint64_t* to, float value, uint32_t number) const;
   // Waits until two elements, at a multiple of 16, have this number, and reads them. A mutant, in
   // which this is not a wait, reads what is there.

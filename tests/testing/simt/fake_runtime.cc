@@ -107,7 +107,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   std::strcpy(properties->name, "SIMT executor");
   properties->multiProcessorCount = kOptions.limits.multiprocessors;
   properties->sharedMemPerBlockOptin = kOptions.limits.shared_bytes;
-  properties->cooperativeLaunch = kOptions.limits.grid_blocks > 0 ? 1 : 0;
   return cudaSuccess;
 }
 const char* cudaGetErrorString(cudaError_t error) {
@@ -263,6 +262,10 @@ cudaError_t LaunchBlocks(const ResidentArgs& args, int num_members, cudaStream_t
   return Run(args, num_members);
 }
 cudaError_t LaunchBlocks(const GridStepsArgs& args, cudaStream_t) { return Run(args); }
+cudaError_t CountGridBlocks(int, size_t, int* blocks) {
+  *blocks = kOptions.limits.grid_blocks;
+  return cudaSuccess;
+}
 cudaError_t LaunchBlocks(const BlockSequentialArgs<ProgramView>& args, int num_samples,
                          cudaStream_t) {
   return Run(args, num_samples);
