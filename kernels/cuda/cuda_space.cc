@@ -69,7 +69,9 @@ class CudaSpace final : public SolveSpace {
     if (last) work_.CopyTrajectories(num_samples, trajectories);
     return status().ok() ? *work_.num_dependent.data() : 0;
   }
-  int64_t StepsPerPoll(int32_t) const override { return recurrence_->StepsPerPoll(); }
+  int64_t StepsPerPoll(int32_t num_samples) const override {
+    return recurrence_->StepsPerPoll(num_samples);
+  }
 
   // ---- Iterative mode
   void SetShootingInterval(int64_t steps) override {

@@ -37,7 +37,7 @@ class Recurrence {
   // The layers after the last step.
   virtual const DeviceChain& decode() const = 0;
   // See SolveSpace::StepsPerPoll.
-  virtual int64_t StepsPerPoll() const = 0;
+  virtual int64_t StepsPerPoll(int32_t num_samples) const = 0;
 
   // Takes the input of a sample beyond its vector, which the workspace has.
   virtual void Encode(int32_t, const SampleInput&) {}

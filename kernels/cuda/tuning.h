@@ -37,6 +37,9 @@ inline constexpr int64_t kLongSolve = int64_t{1} << 14;
 inline constexpr double kLaunchNanoseconds = 5e6;
 inline constexpr double kStackStepNanoseconds = 300, kDenoiserStepNanoseconds = 1500;
 inline constexpr double kWeightNanoseconds = 0.04;
+// The same of an exchange between all blocks of a GPU with the layer before it, and of a weight
+// that all of them read (assumed).
+inline constexpr double kExchangeNanoseconds = 2500, kGridWeightNanoseconds = 0.001;
 // The same of an instruction of a step program (assumed).
 inline constexpr double kInstructionNanoseconds = 300;
 // Most instructions on elements of a program that is compiled: each takes the compiler a second or

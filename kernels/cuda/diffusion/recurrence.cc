@@ -52,9 +52,12 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
   }
 
   const DeviceChain& decode() const override { return model_.decode(); }
-  int64_t StepsPerPoll() const override {
-    const double step = kDenoiserStepNanoseconds +
-                        kWeightNanoseconds * static_cast<double>(work_.shape.step_weights);
+  int64_t StepsPerPoll(int32_t num_samples) const override {
+    const auto weights = static_cast<double>(work_.shape.step_weights);
+    const double step =
+        ByGrid(num_samples)
+            ? num_samples * (kExchangeNanoseconds * Exchanges() + kGridWeightNanoseconds * weights)
+            : kDenoiserStepNanoseconds + kWeightNanoseconds * weights;
     return std::max<int64_t>(1, static_cast<int64_t>(kLaunchNanoseconds / step));
   }
 
@@ -72,9 +75,9 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
   }
 
   void LaunchSteps(int32_t num_samples, int64_t begin, int64_t end, float* trajectories) override {
-    if (grid_.blocks == 0 || num_samples > kMostGridSamples)
+    if (!ByGrid(num_samples))
       return BlockRecurrence::LaunchSteps(num_samples, begin, end, trajectories);
-    const int64_t exchanges = num_samples * (end - begin) * ExchangesOf(model_.view().denoiser);
+    const int64_t exchanges = num_samples * (end - begin) * Exchanges();
     if (!exchange_.HasNumbersFor(exchanges)) ClearExchange();
     GridStepsArgs args = {SequentialArgsOf(num_samples, begin, end, trajectories), exchange_,
                           grid_.resident};
@@ -102,6 +105,11 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
   }
   int RowsPerStep() const override { return model_.rows_per_step(); }
 
+  // True if all blocks of the GPU make the sequential steps of so many samples.
+  bool ByGrid(int32_t num_samples) const {
+    return grid_.blocks > 0 && num_samples <= kMostGridSamples;
+  }
+  int32_t Exchanges() const { return ExchangesOf(model_.view().denoiser); }
   absl::Status AllocateExchange() {
     DEEPPCR_RETURN_IF_ERROR(work_.Take(&places_, MemoryKind::kDevice, PlacesOf(model_.view())));
     exchange_ = ExchangeOf(model_.view(), places_.data());

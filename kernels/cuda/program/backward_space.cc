@@ -271,7 +271,7 @@ class ProgramBackwardSpace final : public BackwardSpace, public BackwardScan {
     const int64_t jobs = intervals * ((columns - 1) / shape.columns + 1);
     const int64_t blocks = std::clamp<int64_t>(work_.limits.multiprocessors, 1, shape.num_blocks);
     const int64_t waves = 3 * ((jobs - 1) / blocks + 1);
-    return std::max<int64_t>(1, recurrence_->StepsPerPoll() /
+    return std::max<int64_t>(1, recurrence_->StepsPerPoll(1) /
                                     (waves * (shape.frames_in_workspace ? kWorkspaceCost : 1)));
   }
   // True if nobody waits for any of the samples.

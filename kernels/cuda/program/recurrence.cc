@@ -22,7 +22,7 @@ class ProgramRecurrence : public Launches {
       : Launches(work, args...), model_(model) {}
 
   const DeviceChain& decode() const override { return model_.decode(); }
-  int64_t StepsPerPoll() const override {
+  int64_t StepsPerPoll(int32_t) const override {
     const double step = kInstructionNanoseconds * model_.view().section.count +
                         kWeightNanoseconds * static_cast<double>(work_.shape.step_weights);
     return std::max<int64_t>(1, static_cast<int64_t>(kLaunchNanoseconds / std::max(step, 1.0)));

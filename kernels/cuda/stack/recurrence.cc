@@ -27,7 +27,7 @@ class WarpStackRecurrence final : public Recurrence {
   WarpStackRecurrence(Workspace& work, const StackModel& model) : work_(work), model_(model) {}
 
   const DeviceChain& decode() const override { return model_.decode(); }
-  int64_t StepsPerPoll() const override { return kWarpStepsPerPoll; }
+  int64_t StepsPerPoll(int32_t) const override { return kWarpStepsPerPoll; }
   PassCount GuessCoarse() override {
     work_.guess = {};
     return {};
@@ -63,7 +63,7 @@ class PanelStackRecurrence final : public BlockRecurrence<PanelStackView> {
       : BlockRecurrence(work), model_(model) {}
 
   const DeviceChain& decode() const override { return model_.decode(); }
-  int64_t StepsPerPoll() const override {
+  int64_t StepsPerPoll(int32_t) const override {
     const double weights = static_cast<double>(work_.width) * work_.width;
     return static_cast<int64_t>(kLaunchNanoseconds /
                                 (kStackStepNanoseconds + kWeightNanoseconds * weights));
