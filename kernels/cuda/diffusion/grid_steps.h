@@ -181,16 +181,13 @@ struct GridStepsArgs {
 
 // Exchanges of a step: blocks that have no panel of the hidden layers have one of the output layer.
 constexpr int32_t ExchangesOf(const DenoiserView& d) { return 2 + GridLayers::HiddenLayers(d); }
-// An exchange for the steps of a process, with places [PlacesOf(process)].
+// An exchange for the steps of a process, with places [PlacesOf(process)], which are zero.
 constexpr int64_t PlacesOf(const DiffusionView& process) {
   return ExchangeSets(ExchangesOf(process.denoiser)) * process.StepFloats(1);
 }
-// The first launches use up what is left of the numbers, so that whoever forgets to begin anew sees
-// it soon.
-inline constexpr uint32_t kFirstMade = 0xFFFFFFFF - 500;
 constexpr GridExchange ExchangeOf(const DiffusionView& process, uint64_t* places) {
   return {places, ExchangeSets(ExchangesOf(process.denoiser)),
-          static_cast<int32_t>(process.StepFloats(1)), kFirstMade};
+          static_cast<int32_t>(process.StepFloats(1)), 0};
 }
 
 // Floats of a block's shared memory.

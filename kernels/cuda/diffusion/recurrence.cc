@@ -113,10 +113,10 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
   absl::Status AllocateExchange() {
     DEEPPCR_RETURN_IF_ERROR(work_.Take(&places_, MemoryKind::kDevice, PlacesOf(model_.view())));
     exchange_ = ExchangeOf(model_.view(), places_.data());
-    const std::vector<uint64_t> zeros(static_cast<size_t>(places_.size()));
-    return work_.device.Upload(places_.data(), zeros.data(), zeros.size() * sizeof(uint64_t));
+    exchange_.made = 0xFFFFFFFF;  // no numbers are left: the first launch begins anew
+    return absl::OkStatus();
   }
-  // Once in some hours of load.
+  // Before the first launch, and then once in some hours of load.
   void ClearExchange() {
     const std::vector<uint64_t> zeros(static_cast<size_t>(places_.size()));
     work_.stream->CopyToDevice(places_.data(), zeros.data(), zeros.size() * sizeof(uint64_t));
