@@ -104,9 +104,9 @@ inline constexpr int kWideLayer = 256, kPanelsPerBlock = 8;
 // Samples that a team takes together at most (assumed).
 inline constexpr int kTeamSamples = 16;
 // Warps of a block where all blocks of the GPU make a step: enough that a thread awaits one pair of
-// elements of a layer of 1024 (assumed). Samples that they take one after another: for more,
-// clusters that take one each side by side are as soon done (predicted).
-inline constexpr int kGridWarps = 16, kMostGridSamples = 4;
+// elements of a layer of 1024 (assumed). Samples that they take one after another: three clusters
+// side by side make a step in the time of 2.4 steps (predicted).
+inline constexpr int kGridWarps = 16, kMostGridSamples = 2;
 // Layers of the residual denoiser whose weights stay in registers from step to step, as many as 128
 // registers a thread have room for, and their largest width (compiled).
 inline constexpr int kHeldLayers = 3, kHeldWidth = 128;

@@ -23,7 +23,7 @@ namespace deeppcr::cuda {
 // Weights are random and lie as they were drawn.
 class WideTrial {
  public:
-  WideTrial(int64_t steps, int dim, int hidden, int num_blocks)
+  WideTrial(int64_t steps, int dim, int hidden, int num_blocks, const LaunchLimits& limits)
       : steps_(steps),
         dim_(dim),
         hidden_(PanelWidth(hidden)),
@@ -41,7 +41,8 @@ class WideTrial {
         coefficients_(std::vector<ReverseCoefficients>(steps, {1, -0.1F, 0.99F, 0, 0.01F, 0.01F})),
         table_of_(std::vector<int32_t>{0}),
         dependent_(1),
-        places_(std::vector<uint64_t>(PlacesOf(View()), 0)) {}
+        plan_(PlanGrid(View(), limits)),
+        places_(std::vector<uint64_t>(plan_.bytes() / sizeof(uint64_t), 0)) {}
 
   DiffusionView View() const {
     const int64_t floats = int64_t{num_blocks_} * hidden_ * hidden_;
@@ -65,11 +66,14 @@ class WideTrial {
   BlockSequentialArgs<DiffusionView> ByTeam(const TeamShape& team) const {
     return {View(), team, 1, 0, steps_, initial_.data(), final_.data(), nullptr, dependent_.data()};
   }
-  GridStepsArgs ByGrid(const GridShape& shape) const {
-    return {ByTeam({shape.blocks, 1}), ExchangeOf(View(), places_.data()), shape.resident};
+  GridStepsArgs<DiffusionView> ByGrid() const {
+    GridExchange exchange = plan_.Exchange();
+    exchange.places = places_.data();
+    return {ByTeam({plan_.shape.blocks, 1}), exchange, plan_.shape.resident};
   }
+  const GridPlan& plan() const { return plan_; }
   uint32_t exchanges() const {
-    return static_cast<uint32_t>(steps_) * static_cast<uint32_t>(ExchangesOf(View().denoiser));
+    return static_cast<uint32_t>(steps_) * static_cast<uint32_t>(plan_.exchanges);
   }
   std::vector<float> FinalState() const { return final_.Host(); }
   Row RowFor(const char* kernel) const { return {kernel, steps_, dim_, 1, "silu"}; }
@@ -92,11 +96,12 @@ class WideTrial {
   const OnDevice<ReverseCoefficients> coefficients_;
   const OnDevice<int32_t> table_of_;
   const OnDevice<int64_t> dependent_;
+  const GridPlan plan_;
   const OnDevice<uint64_t> places_;
 };
 
 inline void TimeWide(int64_t steps, int hidden, const LaunchLimits& limits) {
-  const WideTrial trial(steps, 16, hidden, 3);
+  const WideTrial trial(steps, 16, hidden, 3, limits);
   const auto time = [&](const char* kernel, const auto& launch) {
     Begin("W5 " + std::string(kernel) + ", H = " + std::to_string(hidden));
     Print(trial.RowFor(kernel), Measure(launch));
@@ -105,9 +110,8 @@ inline void TimeWide(int64_t steps, int hidden, const LaunchLimits& limits) {
   const auto by_team = trial.ByTeam(ChooseTeams(trial.View(), 1, limits));
   const std::vector<float> right =
       time("team_steps", [&] { return LaunchBlocks(by_team, 1, nullptr); });
-  const GridShape shape = ChooseGrid(trial.View(), limits);
-  if (shape.blocks == 0) return;
-  auto by_grid = trial.ByGrid(shape);
+  if (trial.plan().shape.blocks == 0) return;
+  auto by_grid = trial.ByGrid();
   const std::vector<float> found = time("grid_steps", [&] {
     const cudaError_t error = LaunchBlocks(by_grid, nullptr);
     by_grid.exchange.made += trial.exchanges();

@@ -11,6 +11,7 @@
 #include "kernels/cuda/diffusion/wide_propagation.h"
 #include "kernels/cuda/loop/block_shape.h"
 #include "kernels/cuda/loop/device_loop.h"
+#include "kernels/cuda/loop/grid_launcher.h"
 #include "kernels/cuda/loop/pass_loop.h"
 #include "kernels/cuda/tuning.h"
 
@@ -32,7 +33,7 @@ int64_t TapeFloats(const LaunchLimits& device, const DiffusionModel& model,
 class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView> {
  public:
   DiffusionRecurrence(Workspace& work, const DiffusionModel& model)
-      : ReverseProcessRecurrence(work, model.initial_scale()), model_(model) {}
+      : ReverseProcessRecurrence(work, model.initial_scale()), model_(model), grid_(work) {}
 
   absl::Status Allocate() override {
     DEEPPCR_RETURN_IF_ERROR(ReverseProcessRecurrence::Allocate());
@@ -44,8 +45,7 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
           work_.Take(&tape_, MemoryKind::kDevice, TapeFloats(work_.limits, model_, sizes)));
     if (model_.is_wide() && sizes.intervals > 0)
       DEEPPCR_RETURN_IF_ERROR(wide_.Allocate(work_.device, model_, sizes.intervals));
-    grid_ = ChooseGrid(model_.view(), work_.limits);
-    if (grid_.blocks > 0) DEEPPCR_RETURN_IF_ERROR(AllocateExchange());
+    DEEPPCR_RETURN_IF_ERROR(grid_.Allocate(PlanGrid(model_.view(), work_.limits)));
     if (!model_.tables_per_sample()) return absl::OkStatus();
     DEEPPCR_RETURN_IF_ERROR(work_.Take(&conditions_, MemoryKind::kMapped, group * hidden));
     return work_.Take(&tables_, MemoryKind::kDevice, group * model_.table_floats());
@@ -53,11 +53,11 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
 
   const DeviceChain& decode() const override { return model_.decode(); }
   int64_t StepsPerPoll(int32_t num_samples) const override {
-    const auto weights = static_cast<double>(work_.shape.step_weights);
+    const int64_t weights = work_.shape.step_weights;
     const double step =
-        ByGrid(num_samples)
-            ? num_samples * (kExchangeNanoseconds * Exchanges() + kGridWeightNanoseconds * weights)
-            : kDenoiserStepNanoseconds + kWeightNanoseconds * weights;
+        grid_.Takes(num_samples)
+            ? grid_.NanosecondsOf(num_samples, weights)
+            : kDenoiserStepNanoseconds + kWeightNanoseconds * static_cast<double>(weights);
     return std::max<int64_t>(1, static_cast<int64_t>(kLaunchNanoseconds / step));
   }
 
@@ -75,15 +75,9 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
   }
 
   void LaunchSteps(int32_t num_samples, int64_t begin, int64_t end, float* trajectories) override {
-    if (!ByGrid(num_samples))
+    if (!grid_.Takes(num_samples))
       return BlockRecurrence::LaunchSteps(num_samples, begin, end, trajectories);
-    const int64_t exchanges = num_samples * (end - begin) * Exchanges();
-    if (!exchange_.HasNumbersFor(exchanges)) ClearExchange();
-    GridStepsArgs args = {SequentialArgsOf(num_samples, begin, end, trajectories), exchange_,
-                          grid_.resident};
-    args.sequential.team = {grid_.blocks, 1};
-    work_.stream->Launch(args);
-    exchange_.made += static_cast<uint32_t>(exchanges);
+    grid_.Launch(SequentialArgsOf(num_samples, begin, end, trajectories));
   }
   void LaunchPropagation(const Propagation& propagation) override {
     if (model_.is_resident()) return LaunchResident(propagation);
@@ -105,24 +99,6 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
   }
   int RowsPerStep() const override { return model_.rows_per_step(); }
 
-  // True if all blocks of the GPU make the sequential steps of so many samples.
-  bool ByGrid(int32_t num_samples) const {
-    return grid_.blocks > 0 && num_samples <= kMostGridSamples;
-  }
-  int32_t Exchanges() const { return ExchangesOf(model_.view().denoiser); }
-  absl::Status AllocateExchange() {
-    DEEPPCR_RETURN_IF_ERROR(work_.Take(&places_, MemoryKind::kDevice, PlacesOf(model_.view())));
-    exchange_ = ExchangeOf(model_.view(), places_.data());
-    exchange_.made = 0xFFFFFFFF;  // no numbers are left: the first launch begins anew
-    return absl::OkStatus();
-  }
-  // Before the first launch, and then once in some hours of load.
-  void ClearExchange() {
-    const std::vector<uint64_t> zeros(static_cast<size_t>(places_.size()));
-    work_.stream->CopyToDevice(places_.data(), zeros.data(), zeros.size() * sizeof(uint64_t));
-    work_.stream->Wait([] {});
-    exchange_.made = 0;
-  }
   void LaunchResident(const Propagation& propagation) {
     const PropagationArgs<DiffusionView> args = ArgsOf(propagation);
     const int64_t intervals = int64_t{propagation.num_members} * work_.intervals;
@@ -145,11 +121,9 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
   }
 
   const DiffusionModel& model_;
-  GridShape grid_ = {};  // of sequential steps of few samples; no blocks: these are for teams
-  GridExchange exchange_ = {};
-  DeviceBuffer<uint64_t> places_;  // device memory
-  WidePropagation wide_;           // for a wide denoiser
-  DeviceBuffer<float> tape_;       // of a resident one
+  GridLauncher grid_;         // for a wide denoiser
+  WidePropagation wide_;      // the same
+  DeviceBuffer<float> tape_;  // of a resident one
   // Mapped memory: [G, H].
   DeviceBuffer<float> conditions_;
   // Device memory: [G, L, modulation_floats], [G].
@@ -175,8 +149,7 @@ SpaceSizes SizesOf(const LaunchLimits& device, const DiffusionModel& model,
   sizes.inputs = shape.input_dim;
   sizes.scratch =
       std::max({model.decode().ScratchFloats(device), model.condition().ScratchFloats(device)});
-  if (ChooseGrid(model.view(), device).blocks > 0)
-    sizes.loop_bytes = PlacesOf(model.view()) * int64_t{sizeof(uint64_t)};
+  sizes.loop_bytes = PlanGrid(model.view(), device).bytes();
   if (!limits.iterative) return sizes;
   sizes.intervals = NumIntervals(shape, limits.min_shooting_interval);
   const int64_t coarse = sizes.iterative * sizes.intervals * model.width() * int64_t{sizeof(float)};

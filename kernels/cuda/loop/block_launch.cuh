@@ -5,6 +5,7 @@
 // Launches of block_recurrence.h, for any Process.
 
 #include "kernels/cuda/loop/block_shape.h"
+#include "kernels/cuda/loop/grid_args.h"
 #include "kernels/cuda/runtime/cluster_launch.h"
 #include "kernels/cuda/runtime/device_context.h"
 #include "kernels/cuda/runtime/launch.h"
@@ -66,6 +67,30 @@ cudaError_t LaunchTeams(const void* block, const void* cluster, const Args& args
   const ClusterLauncher launcher({0, teams, num_blocks, warps}, shared_bytes, stream);
   void* arguments[] = {const_cast<Args*>(&args)};
   return cudaLaunchKernelExC(&launcher.config, cluster, arguments);
+}
+
+// Launches blocks that may wait for one another.
+template <class Args>
+cudaError_t LaunchCooperatively(const void* kernel, const Args& args, int blocks,
+                                size_t shared_bytes, cudaStream_t stream) {
+  cudaLaunchAttribute cooperative = {};
+  cooperative.id = cudaLaunchAttributeCooperative;
+  cooperative.val.cooperative = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(kGridWarps * kWarpSize);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &cooperative;
+  config.numAttrs = 1;
+  void* arguments[] = {const_cast<Args*>(&args)};
+  return cudaLaunchKernelExC(&config, kernel, arguments);
+}
+template <class Process>
+cudaError_t LaunchGrid(const void* kernel, const GridStepsArgs<Process>& args,
+                       cudaStream_t stream) {
+  return LaunchCooperatively(kernel, args, args.shape().blocks,
+                             GridBytes(args.sequential.process, args.shape()), stream);
 }
 
 template <class Args>

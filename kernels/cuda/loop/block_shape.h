@@ -17,6 +17,7 @@
 #include "kernels/cuda/loop/block_recurrence.h"
 #include "kernels/cuda/loop/newton_shape.h"
 #include "kernels/cuda/loop/pass_kernel.h"
+#include "kernels/cuda/program/grid_steps.h"
 #include "kernels/cuda/program/kernel.h"
 #include "kernels/cuda/stack/panel_step.h"
 #include "kernels/cuda/tuning.h"
@@ -98,20 +99,22 @@ constexpr TeamShape ChooseTeams(const Process& process, int num_samples,
   return {blocks, wanted < most ? wanted : most};
 }
 
-constexpr size_t GridBytes(const DiffusionView& process, const GridShape& shape) {
+template <class Process>
+constexpr size_t GridBytes(const Process& process, const GridShape& shape) {
   return static_cast<size_t>(GridFloats(process, shape)) * sizeof(float);
 }
 // A launch over the whole GPU for a wide denoiser: a block for each panel of its hidden and of its
 // output layer, if there are as many, with as many layers as their shared memory holds. None where
 // blocks cannot wait for one another, or have no room for a step, its input and its output layer.
-constexpr GridShape ChooseGrid(const DiffusionView& process, const LaunchLimits& limits) {
+constexpr GridPlan PlanGrid(const DiffusionView& process, const LaunchLimits& limits) {
   const DenoiserView& d = process.denoiser;
-  if (limits.grid_blocks == 0 || d.hidden_width < kWideLayer) return {0, 0};
+  if (limits.grid_blocks == 0 || d.hidden_width < kWideLayer) return {};
   const int panels = (d.hidden_width + d.state_cols) / kPanelRows;
   GridShape shape = {panels < limits.grid_blocks ? panels : limits.grid_blocks,
                      GridLayers::HiddenLayers(d)};
   while (shape.resident >= 0 && GridBytes(process, shape) > limits.shared_bytes) --shape.resident;
-  return shape.resident >= 0 ? shape : GridShape{0, 0};
+  if (shape.resident < 0) return {};
+  return {shape, ExchangesOf(d), process.StepFloats(1)};
 }
 
 // True where a block keeps weights in its registers from step to step (HeldLayers).

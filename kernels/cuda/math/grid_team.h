@@ -29,16 +29,18 @@ struct GridExchange {
   int32_t floats;
   uint32_t made;  // exchanges since all places were zero
 
+  constexpr int64_t num_places() const { return int64_t{sets} * floats; }
   // True if numbers are left for so many exchanges.
   constexpr bool HasNumbersFor(int64_t exchanges) const {
     return made + exchanges <= int64_t{0xFFFFFFFF};
   }
 };
-// Sets for steps of some exchanges, in each of which every block makes an element.
-constexpr int32_t ExchangeSets(int32_t exchanges) {
+// An exchange without places, for steps of `exchanges` exchanges in each of which every block makes
+// an element, of vectors in the first `floats` floats of shared memory.
+constexpr GridExchange NewExchange(int32_t exchanges, int64_t floats) {
   int32_t sets = 1;
   while (sets <= exchanges) sets *= 2;
-  return sets;
+  return {nullptr, sets, static_cast<int32_t>(floats), 0};
 }
 
 // The barrier calls of an exchange.
@@ -82,9 +84,13 @@ class GridTeam {
   // For what each block does for itself.
   DEEPPCR_DEVICE void Sync(int site) const { context_.SyncBlock(site); }
   // The first barrier keeps warps that had nothing to do for the layer from asking for its elements
-  // all the while.
+  // all the while. Elements are awaited in pairs: a zero follows an odd number of them.
   template <class Shape>
   DEEPPCR_DEVICE void Complete(int, float* vector, const Shape& shape) const {
+    if constexpr (Shape::kMayBeOdd) {
+      if (shape.cols % 2 == 1 && leads() && context_.thread() == 0)
+        Put(vector + shape.Place(0, shape.cols), 0.0F);
+    }
     context_.SyncBlock(kBeforeExchange);
     for (int k = 2 * context_.thread(); k < shape.cols; k += 2 * context_.num_threads()) {
       float* const to = vector + shape.Place(0, k);

@@ -34,6 +34,7 @@ inline constexpr int kUnusedRows = kMostStepRows;
 // every quarter there are four unused floats, so that the lanes of a row do not ask for the same
 // bank, as long as R is 1 or even.
 struct VectorShape {
+  static constexpr bool kMayBeOdd = false;
   int cols, rows;
 
   // A shape with room for `rows` vectors.
@@ -59,6 +60,7 @@ struct VectorShape {
 // for the three comparisons.
 class SolePlaces {
  public:
+  static constexpr bool kMayBeOdd = false;
   explicit constexpr SolePlaces(int cols_)
       : cols(cols_), inverse_(0xFFFFFFFFU / static_cast<uint32_t>(cols_ / kSegments) + 1) {}
   // cols < 2^16, a multiple of kPanelCols: the quotient of k < cols is exact.

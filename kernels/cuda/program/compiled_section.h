@@ -130,13 +130,15 @@ class Compiled {
 // A ProgramView whose section is compiled: the very same bytes.
 template <class Listing>
 struct CompiledView : ProgramView {
+  using Code = Compiled<Listing>;
+
   template <class Team>
   DEEPPCR_DEVICE auto NewSoleStep(const Team& team, float* memory) const {
     return NewStep<1>(team, memory, 1, false);
   }
   template <int S, class Team>
-  DEEPPCR_DEVICE ProgramStep<S, Team, Compiled<Listing>> NewStep(const Team& team, float* memory,
-                                                                 int rows, bool probes) const {
+  DEEPPCR_DEVICE ProgramStep<S, Team, Code> NewStep(const Team& team, float* memory, int rows,
+                                                    bool probes) const {
     return {team, *this, memory, rows, probes};
   }
 };

@@ -39,14 +39,19 @@ inline bool Gathers(const program::PlacedInstruction& made) {
          (made.instruction->linear.repeat > 1 || made.operands[0].home != program::Home::kFrame);
 }
 
-// What has to be waited for before an instruction, by the one before it, which may be null.
+// True if the threads of one instruction need only what they have written themselves in the other.
+inline bool ByTheSameThreads(const program::PlacedInstruction& one,
+                             const program::PlacedInstruction& other) {
+  return IsOfElements(one) && IsOfElements(other) && one.result.size == other.result.size;
+}
+// What has to be waited for before an instruction, by the one before it, which may be null. A layer
+// waits for the team when it is done, and before it begins: it writes to the frames of all blocks.
 inline ProgramWait WaitBetween(const program::PlacedInstruction* before,
                                const program::PlacedInstruction& next) {
-  if (IsLayer(next) || (before != nullptr && IsLayer(*before))) return ProgramWait::kTeam;
-  if (before == nullptr) return ProgramWait::kNone;
-  const bool same_threads =
-      IsOfElements(*before) && IsOfElements(next) && before->result.size == next.result.size;
-  return same_threads ? ProgramWait::kNone : ProgramWait::kBlock;
+  if (before != nullptr && IsLayer(*before)) return ProgramWait::kNone;
+  if (IsLayer(next)) return ProgramWait::kTeam;
+  return before == nullptr || ByTheSameThreads(*before, next) ? ProgramWait::kNone
+                                                              : ProgramWait::kBlock;
 }
 
 // The frame of a section as blocks: where values of one block begin, all in ascending order.

@@ -19,12 +19,13 @@
 namespace deeppcr::cuda {
 
 class ProgramSteps;
-template <int S, class Team, class Code>
+template <int S, class Team, class Code, class Layers = StreamedLayers>
 class ProgramStep;
 
 // A Process: a step program and what n samples have for themselves. Pointers are to device memory.
 struct ProgramView {
   static constexpr bool kHasDiagonals = false, kAnySampler = true;
+  using Code = Interpreted;
 
   ProgramSection section;                  // what depends on the state
   ProgramValue state, next, prediction;    // in its frame
@@ -60,8 +61,8 @@ struct ProgramView {
     return NewStep<1>(team, memory, 1, false);
   }
   template <int S, class Team>
-  DEEPPCR_DEVICE ProgramStep<S, Team, Interpreted> NewStep(const Team& team, float* memory,
-                                                           int rows, bool probes) const {
+  DEEPPCR_DEVICE ProgramStep<S, Team, Code> NewStep(const Team& team, float* memory, int rows,
+                                                    bool probes) const {
     return {team, *this, memory, rows, probes};
   }
 };
@@ -124,14 +125,14 @@ DEEPPCR_DEVICE ProgramSteps ProgramView::StepsOf(int64_t sample, int32_t draw) c
 }
 
 // A step of a state and its tangents.
-template <int S, class Team, class Code>
+template <int S, class Team, class Code, class Layers>
 class ProgramStep {
  public:
   // `memory`: StepFloats(rows) floats of a block's shared memory, aligned to 16 bytes.
   DEEPPCR_DEVICE ProgramStep(const Team& team, const ProgramView& view, float* memory, int rows,
-                             bool probes)
+                             bool probes, const Layers& layers = {})
       : context_(team.context()),
-        runner_(team, view.section, memory, rows, probes, view.clip_range),
+        runner_(team, view.section, memory, rows, probes, view.clip_range, layers),
         state_(runner_.At(view.state)),
         next_(runner_.At(view.next)),
         prediction_(runner_.At(view.prediction)),
@@ -182,7 +183,7 @@ class ProgramStep {
   }
 
   typename Team::Context& context_;
-  const SectionRunner<S, Team, Code> runner_;
+  const SectionRunner<S, Team, Code, Layers> runner_;
   const FrameVectors state_, next_, prediction_;
   const ProgramView& view_;
 };

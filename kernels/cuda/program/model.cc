@@ -12,6 +12,7 @@
 #include "kernels/base/strings.h"
 #include "kernels/cuda/loop/block_shape.h"
 #include "kernels/cuda/program/frame_blocks.h"
+#include "kernels/cuda/program/grid_plan.h"
 #include "kernels/cuda/program/tape.h"
 #include "kernels/cuda/stack/stack_model.h"
 #include "kernels/cuda/tuning.h"
@@ -89,6 +90,7 @@ class ProgramModel::Uploader {
     const size_t coarse = model_.shape_.coarse_guess ? CoarseBytes(view) : 0;
     const bool fits = model_.rows_per_step_ > 0 && coarse <= device_.limits().shared_bytes;
     if (use_ == Use::kAll && !fits) return TooLarge("a step");
+    model_.grid_ = PlanGrid(view, packed_, device_.limits());
     DEEPPCR_RETURN_IF_ERROR(Compile());
     DEEPPCR_RETURN_IF_ERROR(Tape(placed_.state, program::kOnState, &model_.back_.state));
     DEEPPCR_RETURN_IF_ERROR(UploadCondition(placed_.condition, false, &model_.condition_));
@@ -158,6 +160,7 @@ class ProgramModel::Uploader {
     if (compiler_ == nullptr) return absl::OkStatus();
     const KernelsWanted wanted = {.rows = model_.rows_per_step_,
                                   .clusters = device_.limits().max_cluster_blocks > 1,
+                                  .grid = model_.grid_.shape.blocks > 0,
                                   .guesses = model_.shape_.coarse_guess};
     DEEPPCR_ASSIGN_OR_RETURN(model_.code_, compiler_->KernelsOf(packed_, wanted, limits_));
     if (model_.code_ != nullptr) model_.view_.kernels = &model_.code_->kernels();
@@ -186,7 +189,7 @@ class ProgramModel::Uploader {
           IsLayer(placed_one) ? placed_one.instruction->linear.rows : placed_one.result.size / 4;
       section.widest = std::max(section.widest, PanelWidth(rows));
     }
-    if (before != nullptr && IsLayer(*before)) section.after = ProgramWait::kTeam;
+    if (before != nullptr && IsLayer(*before)) section.after = ProgramWait::kNone;
     section.count = static_cast<int32_t>(packed_.size());
     DEEPPCR_ASSIGN_OR_RETURN(section.instructions,
                              model_.memory_.List<ProgramInstruction>(packed_));

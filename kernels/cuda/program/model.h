@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend/backend.h"
+#include "kernels/cuda/loop/grid_args.h"
 #include "kernels/cuda/loop/guess.h"
 #include "kernels/cuda/math/dense_chain.h"
 #include "kernels/cuda/program/backward_kernel.h"
@@ -57,6 +58,8 @@ class ProgramModel {
   const ProgramBackView& back() const { return back_; }
   // Rows that a block takes through a step together.
   int rows_per_step() const { return rows_per_step_; }
+  // How all blocks of the device make a step, if they do.
+  const GridPlan& grid() const { return grid_; }
   // The fitted map; its pointer is null if there is no map.
   const GuessView& guess() const { return guess_; }
 
@@ -68,6 +71,7 @@ class ProgramModel {
 
   SystemShape shape_;
   int rows_per_step_ = 0;
+  GridPlan grid_;
   float initial_scale_ = 1.0F;
   ProgramView view_ = {};
   ConditionArgs condition_ = {}, mixed_ = {};

@@ -18,6 +18,11 @@ __global__ void __launch_bounds__(kMaxBlockThreads, 1)
   GuessCoarsely(ClusterTeam(context), args);
 #endif
 }
+__global__ void __launch_bounds__(kGridWarps* kWarpSize, 1)
+    GridProgramKernel(const GridStepsArgs<ProgramView> args) {
+  GridContext context;
+  SolveProgramOverGrid(context, args);
+}
 __global__ void __launch_bounds__(kMaxBlockThreads, 1) ConditionKernel(const ConditionArgs args) {
   DeviceContext context;
   GiveCondition(context, args);
@@ -30,6 +35,7 @@ ProgramKernels KernelsOf(const ProgramView& process, int rows) {
       rows, [](auto most) { return HandleOf(PropagationKernel<most.value, ProgramView>); });
   return {HandleOf(BlockSequentialKernel<ProgramView>),
           HandleOf(ClusterSequentialKernel<ProgramView>),
+          HandleOf(GridProgramKernel),
           propagation,
           HandleOf(ExpansionKernel<ProgramView>),
           HandleOf(ProgramCoarseKernel),
@@ -41,7 +47,8 @@ ProgramKernels KernelsOf(const ProgramView& process) { return KernelsOf(process,
 
 cudaError_t PrepareProgram(int shared_bytes) {
   cudaError_t error = PrepareBlocks<ProgramView>(shared_bytes);
-  if (error == cudaSuccess) error = AllowShared(shared_bytes, ProgramCoarseKernel, ConditionKernel);
+  if (error == cudaSuccess)
+    error = AllowShared(shared_bytes, ProgramCoarseKernel, GridProgramKernel, ConditionKernel);
   if (error == cudaSuccess && HasClusters())
     error = AllowClusters(ClusterProgramCoarseKernel, shared_bytes);
   return error;
@@ -52,6 +59,9 @@ cudaError_t LaunchBlocks(const BlockSequentialArgs<ProgramView>& args, int num_s
   const ProgramKernels kernels = KernelsOf(args.process);
   return LaunchTeams(kernels.sequential, kernels.cluster_sequential, args, args.team.num_blocks,
                      num_samples, StepBytes(args.process, 1), stream);
+}
+cudaError_t LaunchBlocks(const GridStepsArgs<ProgramView>& args, cudaStream_t stream) {
+  return LaunchGrid(KernelsOf(args.sequential.process).grid_sequential, args, stream);
 }
 cudaError_t LaunchBlocks(const PropagationArgs<ProgramView>& args, int num_samples,
                          cudaStream_t stream) {

@@ -7,6 +7,7 @@
 #include "kernels/cuda/diffusion/process_recurrence.h"
 #include "kernels/cuda/loop/block_shape.h"
 #include "kernels/cuda/loop/device_loop.h"
+#include "kernels/cuda/loop/grid_launcher.h"
 #include "kernels/cuda/loop/pass_loop.h"
 #include "kernels/cuda/tuning.h"
 
@@ -19,13 +20,26 @@ class ProgramRecurrence : public Launches {
  public:
   template <class... Args>
   explicit ProgramRecurrence(Workspace& work, const ProgramModel& model, Args... args)
-      : Launches(work, args...), model_(model) {}
+      : Launches(work, args...), model_(model), grid_(work) {}
 
+  absl::Status Allocate() override {
+    DEEPPCR_RETURN_IF_ERROR(Launches::Allocate());
+    return grid_.Allocate(model_.grid());
+  }
   const DeviceChain& decode() const override { return model_.decode(); }
-  int64_t StepsPerPoll(int32_t) const override {
-    const double step = kInstructionNanoseconds * model_.view().section.count +
-                        kWeightNanoseconds * static_cast<double>(work_.shape.step_weights);
+  int64_t StepsPerPoll(int32_t num_samples) const override {
+    const int64_t weights = work_.shape.step_weights;
+    const bool by_grid = grid_.Takes(num_samples);
+    const double instructions = kInstructionNanoseconds * model_.view().section.count;
+    const double step = by_grid
+                            ? num_samples * instructions + grid_.NanosecondsOf(num_samples, weights)
+                            : instructions + kWeightNanoseconds * static_cast<double>(weights);
     return std::max<int64_t>(1, static_cast<int64_t>(kLaunchNanoseconds / std::max(step, 1.0)));
+  }
+  void LaunchSteps(int32_t num_samples, int64_t begin, int64_t end, float* trajectories) override {
+    if (!grid_.Takes(num_samples))
+      return Launches::LaunchSteps(num_samples, begin, end, trajectories);
+    grid_.Launch(this->SequentialArgsOf(num_samples, begin, end, trajectories));
   }
 
  protected:
@@ -35,6 +49,8 @@ class ProgramRecurrence : public Launches {
 
  private:
   int RowsPerStep() const override { return model_.rows_per_step(); }
+
+  GridLauncher grid_;  // for a program of wide layers
 };
 
 // A stack of blocks.
@@ -66,7 +82,7 @@ class ConditionedRecurrence final
       : ProgramRecurrence(work, model, model.initial_scale()) {}
 
   absl::Status Allocate() override {
-    DEEPPCR_RETURN_IF_ERROR(ReverseProcessRecurrence::Allocate());
+    DEEPPCR_RETURN_IF_ERROR(ProgramRecurrence::Allocate());
     const int64_t group = work_.sizes.group;
     DEEPPCR_RETURN_IF_ERROR(work_.Take(&labels_, MemoryKind::kMapped, group));
     return work_.Take(&conditions_, MemoryKind::kDevice, group * model_.view().given_floats());
@@ -120,10 +136,11 @@ SpaceSizes SizesOf(const LaunchLimits& device, const ProgramModel& model,
   sizes.inputs = shape.input_dim;
   sizes.scratch =
       std::max(model.encode().ScratchFloats(device), model.decode().ScratchFloats(device));
+  sizes.loop_bytes = model.grid().bytes();
   if (!limits.iterative) return sizes;
   sizes.intervals = NumIntervals(shape, limits.min_shooting_interval);
   if (shape.coarse_guess)
-    sizes.loop_bytes = sizes.iterative * sizes.intervals * model.width() * int64_t{sizeof(float)};
+    sizes.loop_bytes += sizes.iterative * sizes.intervals * model.width() * int64_t{sizeof(float)};
   if (by_warps) {
     sizes.workspace_bytes =
         std::min<int64_t>(sizes.group, kWorkspaceGroup) * WorkspaceBytesInParts(device, sizes);

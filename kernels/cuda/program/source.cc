@@ -35,6 +35,7 @@ std::string Row(const ProgramInstruction& made) {
 }
 
 // A kernel that runs `body` on `args` of type Args<View>.
+static_assert(kGridWarps <= kMaxBlockWarps);
 std::string Kernel(std::string_view name, std::string_view args, std::string_view body) {
   return StrCat("extern \"C\" __global__ void __launch_bounds__(", kMaxBlockWarps * kWarpSize,
                 ", 1)\n    ", name, "(const ", args, "<View> args) {\n  ", body, "\n}\n");
@@ -42,6 +43,7 @@ std::string Kernel(std::string_view name, std::string_view args, std::string_vie
 
 constexpr std::string_view kByBlocks = "DeviceContext context;\n  ";
 constexpr std::string_view kByClusters = "ClusterContext context;\n  ";
+constexpr std::string_view kByGrids = "GridContext context;\n  ";
 
 }  // namespace
 
@@ -62,6 +64,7 @@ std::string SourceOf(std::span<const ProgramInstruction> instructions,
   std::string text = StrCat(
       "#include \"kernels/cuda/diffusion/coarse_guess.h\"\n"
       "#include \"kernels/cuda/program/compiled_section.h\"\n"
+      "#include \"kernels/cuda/program/grid_steps.h\"\n"
       "#include \"kernels/cuda/runtime/device_context.h\"\n\n"
       "namespace deeppcr::cuda {\n\n",
       ListingOf("Listing", instructions),
@@ -75,6 +78,9 @@ std::string SourceOf(std::span<const ProgramInstruction> instructions,
   if (wanted.clusters)
     text += Kernel("cluster_sequential", "BlockSequentialArgs",
                    StrCat(kByClusters, "SolveByTeams(ClusterTeam(context), args);"));
+  if (wanted.grid)
+    text += Kernel("grid_sequential", "GridStepsArgs",
+                   StrCat(kByGrids, "SolveProgramOverGrid(context, args);"));
   if (wanted.guesses)
     text += Kernel("coarse", "CoarseArgs",
                    StrCat(kByBlocks, "GuessCoarsely(BlockTeam(context), args);"));

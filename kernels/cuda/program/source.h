@@ -20,6 +20,7 @@ std::string ListingOf(std::string_view name, std::span<const ProgramInstruction>
 struct KernelsWanted {
   int rows = 0;           // that a block takes through a step together: StepRows
   bool clusters = false;  // kernels of teams of several blocks
+  bool grid = false;      // the kernel of all blocks
   bool guesses = false;   // those of the coarse guess
 };
 

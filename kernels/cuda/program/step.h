@@ -8,7 +8,7 @@
 // about its bits.
 //
 // Every block of a team has a frame of its own. The rows of a layer are dealt out to the warps of
-// the team; everything else a block does for itself.
+// the team; everything else a block does for itself. A layer ends when all blocks have its result.
 
 #include <math.h>
 
@@ -32,6 +32,7 @@ enum ProgramSite : int {
   kBeforeInstruction = 56,  // beyond those of the kernels that make the steps
   kBeforeTeamInstruction,
   kAfterGathering,
+  kAfterProduct,
   kAfterState,
   kNumProgramSites,
 };
@@ -59,22 +60,48 @@ struct Interpreted {
   }
 };
 
+// Layers whose weights are read from global memory, their first rows by the first warp of a team.
+struct StreamedLayers {
+  template <int P, class Context>
+  using Panels = StreamedPanels<P, Context>;
+
+  // The weights of instruction `at` in a step, and the team as their rows are dealt out to it.
+  DEEPPCR_DEVICE PanelLayer LayerOf(const ProgramInstruction& instruction, int,
+                                    int64_t step) const {
+    return instruction.layer.Next(static_cast<int>(step) * instruction.layer_stride);
+  }
+  template <class Team>
+  DEEPPCR_DEVICE const Team& TeamOf(const Team& team, int) const {
+    return team;
+  }
+};
+
+// The first `cols` elements of a vector.
+struct FirstElements {
+  static constexpr bool kMayBeOdd = true;
+  int cols;
+  VectorShape shape;
+  constexpr int Place(int r, int k) const { return shape.Place(r, k); }
+};
+
 // Runs sections, with rows of a state and its tangents of which there are at most S. `Code` says
-// how instructions are known: Interpreted, or Compiled (compiled_section.h).
-template <int S, class Team, class Code>
+// how instructions are known: Interpreted, or Compiled (compiled_section.h); `Layers` where their
+// weights are: StreamedLayers, or OwnLayers (grid_steps.h).
+template <int S, class Team, class Code, class Layers = StreamedLayers>
 class SectionRunner {
  public:
   static constexpr bool kAlone = S == 1;  // a state without tangents
 
   // `memory`: FrameFloats(section, rows) floats of a block's shared memory, aligned to 16 bytes.
   DEEPPCR_DEVICE SectionRunner(const Team& team, const ProgramSection& section, float* memory,
-                               int rows, bool probes, float clip_range)
+                               int rows, bool probes, float clip_range, const Layers& layers = {})
       : team_(team),
         context_(team.context()),
         section_(section),
         rows_{S == 1 ? 1 : rows, probes ? kNumProbes : 0},
         frame_{memory, FrameRows(rows_.count)},
-        clip_range_(clip_range) {}
+        clip_range_(clip_range),
+        layers_(layers) {}
 
   // For a state alone whose values are row 0 of `frame`, which has room for others.
   DEEPPCR_DEVICE SectionRunner(const Team& team, const ProgramSection& section, const Frame& frame,
@@ -84,7 +111,8 @@ class SectionRunner {
         section_(section),
         rows_{1, 0},
         frame_(frame),
-        clip_range_(clip_range) {
+        clip_range_(clip_range),
+        layers_() {
     static_assert(kAlone);
   }
 
@@ -118,7 +146,7 @@ class SectionRunner {
       case OpKind::kLinear:
       case OpKind::kProduct:
         if constexpr (Code::Has(OpKind::kLinear) || Code::Has(OpKind::kProduct))
-          Layer(step, instruction, salt);
+          Layer(step, instruction, at, salt);
         break;
       case OpKind::kArrange:
         if constexpr (Code::Has(OpKind::kArrange)) Arrange(step, instruction);
@@ -182,18 +210,21 @@ class SectionRunner {
   }
 
   DEEPPCR_DEVICE void Layer(const ProgramStepView& step, const ProgramInstruction& instruction,
-                            int64_t salt) const {
-    const PanelLayer layer =
-        instruction.layer.Next(static_cast<int>(step.step) * instruction.layer_stride);
-    if (!instruction.gathers)
-      return Multiply(instruction, layer, frame_[instruction.operands[0]], 0, salt);
+                            int at, int64_t salt) const {
+    const PanelLayer layer = layers_.LayerOf(instruction, at, step.step);
+    const FrameVectors to = frame_[instruction.result];
+    if (!instruction.gathers) {
+      Multiply(instruction, layer, at, frame_[instruction.operands[0]], 0, salt);
+      return team_.Complete(kAfterProduct, to.at, to.shape);
+    }
     ClearPadding(instruction.result);
     for (int vector = 0; vector < instruction.repeat; ++vector) {
       const ProgramValue& place = instruction.gathered[vector % 2];
       Gather(step, instruction, vector, place);
       context_.SyncBlock(kAfterGathering);
-      Multiply(instruction, layer, frame_[place], vector, salt);
+      Multiply(instruction, layer, at, frame_[place], vector, salt);
     }
+    team_.Complete(kAfterProduct, to.at, FirstElements{instruction.result.size, to.shape});
   }
   DEEPPCR_DEVICE void Gather(const ProgramStepView& step, const ProgramInstruction& instruction,
                              int vector, const ProgramValue& place) const {
@@ -208,7 +239,7 @@ class SectionRunner {
   }
   // Multiplies one vector of every row; its result is number `vector` of the instruction's.
   DEEPPCR_DEVICE void Multiply(const ProgramInstruction& instruction, const PanelLayer& layer,
-                               const FrameVectors& from, int vector, int64_t salt) const {
+                               int at, const FrameVectors& from, int vector, int64_t salt) const {
     struct OfRow {
       float bias, spread;
     };
@@ -217,8 +248,8 @@ class SectionRunner {
     // Where vectors are copied, padding has been cleared already, and behind a vector comes the
     // next one.
     const int end = instruction.gathers ? instruction.outputs : layer.rows;
-    ForRows<S, Tile, kSquares>(
-        team_, layer, PanelVectors{from.at, from.shape, rows_.count},
+    ForRows<S, Tile, kSquares, Layers::template Panels>(
+        layers_.TeamOf(team_, at), layer, PanelVectors{from.at, from.shape, rows_.count},
         [&](int i) {
           return OfRow{layer.bias[i], layer.spreads[i]};
         },
@@ -277,6 +308,7 @@ class SectionRunner {
   const ProgramRows rows_;
   const Frame frame_;
   const float clip_range_;
+  const Layers layers_;
 };
 
 }  // namespace deeppcr::cuda

@@ -180,7 +180,7 @@ class TapeUploader {
       ProgramBack& back = (*backs)[at];
       if (!back.reached) continue;
       const PlacedInstruction& made = section_.instructions[at];
-      back.waits = behind != nullptr && WaitBetween(behind, made) != ProgramWait::kNone;
+      back.waits = behind != nullptr && !ByTheSameThreads(*behind, made);
       behind = &made;
     }
   }

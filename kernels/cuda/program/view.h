@@ -159,7 +159,8 @@ constexpr int64_t TapeFloats(const ProgramTape& tape, int columns) {
 // Kernels that are compiled for a program, as handles of CUDA's runtime: null for what it never
 // launches.
 struct ProgramKernels {
-  const void *sequential, *cluster_sequential, *propagation, *expansion, *coarse, *cluster_coarse;
+  const void *sequential, *cluster_sequential, *grid_sequential;
+  const void *propagation, *expansion, *coarse, *cluster_coarse;
 };
 
 }  // namespace deeppcr::cuda

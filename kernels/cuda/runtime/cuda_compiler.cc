@@ -32,7 +32,7 @@ class LoadedCode final : public DeviceCode {
   // Finds the kernels, and lets them use what the interpreter's may (PrepareKernels).
   cudaError_t Prepare(int shared_bytes) {
     cudaError_t error = cudaSuccess;
-    // `optional`: a program may have no coarse guess, or a device no clusters.
+    // `optional`: a program may have no coarse guess or no wide layer, or a device no clusters.
     const auto find = [&](const char* name, bool cluster, bool optional, const void** handle) {
       cudaKernel_t kernel = nullptr;
       if (error != cudaSuccess) return;
@@ -50,6 +50,7 @@ class LoadedCode final : public DeviceCode {
     };
     find("sequential", false, false, &kernels_.sequential);
     find("cluster_sequential", true, true, &kernels_.cluster_sequential);
+    find("grid_sequential", false, true, &kernels_.grid_sequential);
     find("propagation", false, false, &kernels_.propagation);
     find("expansion", false, false, &kernels_.expansion);
     find("coarse", false, true, &kernels_.coarse);

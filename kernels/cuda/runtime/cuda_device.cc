@@ -83,11 +83,14 @@ class CudaStream final : public Stream {
   void Launch(const ResidentArgs& args, int num_members) override {
     if (Begin()) Note("propagation", LaunchBlocks(args, num_members, stream_));
   }
-  void Launch(const GridStepsArgs& args) override {
+  void Launch(const GridStepsArgs<DiffusionView>& args) override {
     if (Begin()) Note("sequential solver", LaunchBlocks(args, stream_));
   }
   void Launch(const BlockSequentialArgs<ProgramView>& args, int num_samples) override {
     if (Begin()) Note("sequential solver", LaunchBlocks(args, num_samples, stream_));
+  }
+  void Launch(const GridStepsArgs<ProgramView>& args) override {
+    if (Begin()) Note("sequential solver", LaunchBlocks(args, stream_));
   }
   void Launch(const PropagationArgs<ProgramView>& args, int num_samples) override {
     if (Begin()) Note("propagation", LaunchBlocks(args, num_samples, stream_));

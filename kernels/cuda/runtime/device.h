@@ -55,8 +55,9 @@ class Stream {
   virtual void Launch(const ExpansionArgs<DiffusionView>& args, int num_samples) = 0;
   virtual void Launch(const CoarseArgs<DiffusionView>& args, int num_samples) = 0;
   virtual void Launch(const ResidentArgs& args, int num_members) = 0;
-  virtual void Launch(const GridStepsArgs& args) = 0;
+  virtual void Launch(const GridStepsArgs<DiffusionView>& args) = 0;
   virtual void Launch(const BlockSequentialArgs<ProgramView>& args, int num_samples) = 0;
+  virtual void Launch(const GridStepsArgs<ProgramView>& args) = 0;
   virtual void Launch(const PropagationArgs<ProgramView>& args, int num_samples) = 0;
   virtual void Launch(const ExpansionArgs<ProgramView>& args, int num_samples) = 0;
   virtual void Launch(const CoarseArgs<ProgramView>& args, int num_samples) = 0;

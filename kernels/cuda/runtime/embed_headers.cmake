@@ -4,7 +4,7 @@
 # Writes the text of all headers that code for NVRTC includes, however far, into one C++ file.
 set(standard kernels/cuda/runtime/standard_headers.h)
 set(headers kernels/cuda/diffusion/coarse_guess.h kernels/cuda/program/compiled_section.h
-            kernels/cuda/runtime/device_context.h ${standard})
+            kernels/cuda/program/grid_steps.h kernels/cuda/runtime/device_context.h ${standard})
 set(of_the_library)
 set(rows)
 set(at 0)

@@ -66,8 +66,9 @@ cudaError_t LaunchBlocks(const ExpansionArgs<DiffusionView>& args, int num_sampl
 cudaError_t LaunchBlocks(const CoarseArgs<DiffusionView>& args, int num_samples,
                          cudaStream_t stream);
 cudaError_t LaunchBlocks(const ResidentArgs& args, int num_members, cudaStream_t stream);
-// A cooperative launch: an error where its blocks would not all run side by side.
-cudaError_t LaunchBlocks(const GridStepsArgs& args, cudaStream_t stream);
+// Cooperative launches: an error where their blocks would not all run side by side.
+cudaError_t LaunchBlocks(const GridStepsArgs<DiffusionView>& args, cudaStream_t stream);
+cudaError_t LaunchBlocks(const GridStepsArgs<ProgramView>& args, cudaStream_t stream);
 cudaError_t LaunchBlocks(const BlockSequentialArgs<PanelStackView>& args, int num_samples,
                          cudaStream_t stream);
 cudaError_t LaunchBlocks(const PropagationArgs<PanelStackView>& args, int num_samples,

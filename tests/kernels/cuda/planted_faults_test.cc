@@ -35,14 +35,23 @@ enum class Model : uint8_t {
   kWideAdaLn,         // one whose states go by all blocks of a GPU and its tangents by products
   kWideTeams,         // the same, where states go by teams of blocks
   kProgram,           // an adaLN denoiser with conditions as a step program
+  kWideProgram,       // one whose states go by all blocks of a GPU
   kLayers,            // a dense stack as one, whose layers are matrices of each step
   kProgramBackwards,  // a denoiser that goes back as the step program that it is
   kLayersBackwards,   // a dense stack that does
 };
-constexpr Model kModels[] = {Model::kNarrow,           Model::kBackwards,      Model::kWide,
-                             Model::kResidual,         Model::kAdaLn,          Model::kWideAdaLn,
-                             Model::kWideTeams,        Model::kProgram,        Model::kLayers,
-                             Model::kProgramBackwards, Model::kLayersBackwards};
+constexpr Model kModels[] = {Model::kNarrow,
+                             Model::kBackwards,
+                             Model::kWide,
+                             Model::kResidual,
+                             Model::kAdaLn,
+                             Model::kWideAdaLn,
+                             Model::kWideTeams,
+                             Model::kProgram,
+                             Model::kWideProgram,
+                             Model::kLayers,
+                             Model::kProgramBackwards,
+                             Model::kLayersBackwards};
 
 absl::Status CheckStack(const StackOptions& options, int32_t interval) {
   const RandomSystem system(options);
@@ -71,23 +80,26 @@ absl::Status CheckProcess(const DiffusionOptions& options, int32_t interval,
 }
 
 // A denoiser that is wide.
-absl::Status CheckWide(int grid_blocks) {
+DiffusionOptions Wide() {
+  return {.kind = DenoiserKind::kAdaLnMlp,
+          .state_dim = 3,
+          .hidden_dim = 250,
+          .num_steps = 3,
+          .output_gain = 0.8,
+          .first_signal = 0.6};
+}
+simt::DeviceOptions GridOf(int blocks) {
   simt::DeviceOptions device;
-  device.limits.grid_blocks = grid_blocks;
-  return CheckProcess({.kind = DenoiserKind::kAdaLnMlp,
-                       .state_dim = 3,
-                       .hidden_dim = 250,
-                       .num_steps = 3,
-                       .output_gain = 0.8,
-                       .first_signal = 0.6},
-                      1, device);
+  device.limits.grid_blocks = blocks;
+  return device;
 }
 
-absl::Status CheckAsProgram(const DiffusionOptions& options, int32_t interval) {
+absl::Status CheckAsProgram(const DiffusionOptions& options, int32_t interval,
+                            const simt::DeviceOptions& device = {}) {
   const RandomDiffusion process(options);
   const program::Program program = *program::ProgramOfDenoiser(process.spec());
   return SelfCheckRig(program::WithProgram(process.spec(), program),
-                      cuda::NewCudaBackend(simt::NewSimtDevice({})), *cpu::NewCpuBackend(),
+                      cuda::NewCudaBackend(simt::NewSimtDevice(device)), *cpu::NewCpuBackend(),
                       interval, kMaxBatch)
       .Check();
 }
@@ -134,9 +146,9 @@ absl::Status Check(Model model) {
                            .seed = 3},
                           2);
     case Model::kWideAdaLn:
-      return CheckWide(8);
+      return CheckProcess(Wide(), 1, GridOf(8));
     case Model::kWideTeams:
-      return CheckWide(0);
+      return CheckProcess(Wide(), 1, GridOf(0));
     case Model::kProgram:
       return CheckAsProgram(DiffusionOptions{.kind = DenoiserKind::kAdaLnMlp,
                                              .state_dim = 3,
@@ -147,6 +159,8 @@ absl::Status Check(Model model) {
                                              .first_signal = 0.6,
                                              .seed = 3},
                             2);
+    case Model::kWideProgram:
+      return CheckAsProgram(Wide(), 1, GridOf(7));  // layers begin in different blocks
     case Model::kLayers:
       return CheckAsProgram(StackOptions{.num_steps = 10,
                                          .state_dim = 6,
@@ -263,6 +277,10 @@ constexpr PlantedCase kPlantedCases[] = {
     {Planted::kProgramLayerOfFirstStep, "ProgramLayerOfFirstStep", Model::kLayers,
      "a step of sample 0 is off by"},
     {Planted::kProgramMissingBarrier, "ProgramMissingBarrier", Model::kProgram, "sample 0"},
+    {Planted::kProgramGridPanelsOfFirstLayer, "ProgramGridPanelsOfFirstLayer", Model::kWideProgram,
+     "sample 0"},
+    {Planted::kProgramGridLayersFromFirstBlock, "ProgramGridLayersFromFirstBlock",
+     Model::kWideProgram, "sample 0"},
     {Planted::kProgramConditionOfFirstSample, "ProgramConditionOfFirstSample", Model::kProgram,
      "other bits for sample 1 of 2"},
     {Planted::kProgramBackLayerOfFirstStep, "ProgramBackLayerOfFirstStep", Model::kLayersBackwards,

@@ -261,7 +261,10 @@ cudaError_t LaunchBlocks(const CoarseArgs<DiffusionView>& args, int num_samples,
 cudaError_t LaunchBlocks(const ResidentArgs& args, int num_members, cudaStream_t) {
   return Run(args, num_members);
 }
-cudaError_t LaunchBlocks(const GridStepsArgs& args, cudaStream_t) { return Run(args); }
+cudaError_t LaunchBlocks(const GridStepsArgs<DiffusionView>& args, cudaStream_t) {
+  return Run(args);
+}
+cudaError_t LaunchBlocks(const GridStepsArgs<ProgramView>& args, cudaStream_t) { return Run(args); }
 cudaError_t CountGridBlocks(int, size_t, int* blocks) {
   *blocks = kOptions.limits.grid_blocks;
   return cudaSuccess;

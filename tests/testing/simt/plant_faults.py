@@ -138,10 +138,12 @@ FAULTS = {
             "d_.hidden_width",
         ),
     },
-    "diffusion/grid_steps.h": {
+    "math/own_panels.h": {
         # The second warp of a block takes the panels of the first.
         "GridPanelsOfFirstWarp": ("int own = |context.warp()", "0"),
-        "GridOutputOfFirstBlocks": ("Copy(|team.FromLast(d.state_cols / kPanelRows)", "team"),
+    },
+    "diffusion/grid_steps.h": {
+        "GridOutputOfFirstBlocks": ("CopyOwnPanels(|team.FromLast(d.state_cols / kPanelRows)", "team"),
     },
     "math/grid_team.h": {
         "GridElementOfNeighbour": ("to[1] = |pair[1]", "pair[0]"),
@@ -180,8 +182,12 @@ FAULTS = {
         "ProgramConditionOfFirstInterval": ("for (int32_t p = 0; |p < args.num_intervals", "p < 1"),
     },
     "program/step.h": {
-        "ProgramLayerOfFirstStep": ("|static_cast<int>(step.step) * instruction.layer_stride", "0"),
+        "ProgramLayerOfFirstStep": ("|static_cast<int>(step) * instruction.layer_stride", "0"),
         "ProgramMissingBarrier": ("if (|wait == ProgramWait::kBlock", "false"),
+    },
+    "program/grid_steps.h": {
+        "ProgramGridPanelsOfFirstLayer": ("WithOwnPanels(|panels_ + place", "panels_"),
+        "ProgramGridLayersFromFirstBlock": ("return From(team, |places_[at].first", "0"),
     },
     "program/kernel.h": {
         "ProgramConditionOfFirstSample": (

@@ -98,19 +98,19 @@ class SimtStream final : public cuda::Stream {
       Run(shape, [&](Thread& t) { cuda::PropagateResident<state.value, hidden.value>(t, args); });
     });
   }
-  void Launch(const cuda::GridStepsArgs& args) override {
-    const cuda::DiffusionView& process = args.sequential.process;
-    const cuda::GridShape shape = {args.sequential.team.num_blocks, args.resident};
-    Run({.num_blocks = shape.blocks,
-         .num_threads = std::min(cuda::kGridWarps, options_.limits.max_warps) * kWarpSize,
-         .shared_bytes = cuda::GridBytes(process, shape)},
-        [&](Thread& t) { cuda::SolveOverGrid(t, args); });
+  void Launch(const cuda::GridStepsArgs<cuda::DiffusionView>& args) override {
+    Run(ShapeOverGrid(args), [&](Thread& t) { cuda::SolveOverGrid(t, args); });
   }
   void Launch(const cuda::BlockSequentialArgs<cuda::ProgramView>& args, int n) override {
     const cuda::ProgramKernels* const kernels = args.process.kernels;
     if (kernels == nullptr) return Sequential(args, n);
     Run(TeamsShape(args, args.team.num_blocks, n, cuda::StepBytes(args.process, 1)),
         args.team.num_blocks == 1 ? kernels->sequential : kernels->cluster_sequential, args);
+  }
+  void Launch(const cuda::GridStepsArgs<cuda::ProgramView>& args) override {
+    const cuda::ProgramKernels* const kernels = args.sequential.process.kernels;
+    if (kernels != nullptr) return Run(ShapeOverGrid(args), kernels->grid_sequential, args);
+    Run(ShapeOverGrid(args), [&](Thread& t) { cuda::SolveProgramOverGrid(t, args); });
   }
   void Launch(const cuda::PropagationArgs<cuda::ProgramView>& args, int n) override {
     const cuda::ProgramKernels* const kernels = args.process.kernels;
@@ -240,6 +240,12 @@ class SimtStream final : public cuda::Stream {
   absl::Status status() const override { return status_; }
 
  private:
+  template <class Process>
+  LaunchShape ShapeOverGrid(const cuda::GridStepsArgs<Process>& args) const {
+    return {.num_blocks = args.shape().blocks,
+            .num_threads = std::min(cuda::kGridWarps, options_.limits.max_warps) * kWarpSize,
+            .shared_bytes = cuda::GridBytes(args.sequential.process, args.shape())};
+  }
   // The launch shape of kernels that make steps, one block at a time.
   template <class Args>
   LaunchShape StepsShape(const Args& args, int num_samples, int rows) const {

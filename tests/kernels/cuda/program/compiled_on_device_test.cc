@@ -1,17 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Step programs as the device under test takes them, against those that it interprets. The executor
-// interprets them all: compiled_section_test.cc has what it runs of compiled programs.
+// Step programs as the device under test takes them, against those that it interprets, and wide
+// processes by all of the device. The executor interprets all programs: compiled_section_test.cc
+// has what it runs of compiled ones.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <deque>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/program/denoiser_program.h"
 #include "tests/kernels/program/random_process.h"
 #include "tests/testing/gpu_under_test.h"
+#include "tests/testing/random_diffusion.h"
 #include "tests/testing/solver_rig.h"
+#include "tests/testing/systems.h"
 
 namespace deeppcr::testing {
 namespace {
@@ -52,6 +60,47 @@ TEST(CompiledOnDeviceTest, HasTheBitsOfTheInterpreter) {
     EXPECT_TRUE(own.Solve({.solver = "sequential"}, request).SameAnswers(want));
   }
   EXPECT_EQ(compiled, compiles ? 4 : 0);
+}
+
+// The steps of one sample or two are made by all blocks of a GPU, those of three by a cluster each:
+// of wide denoisers, and of the same as programs, interpreted and, where that is possible,
+// compiled.
+TEST(CompiledOnDeviceTest, WideProcessesHaveTheBitsOfTheirBatch) {
+  constexpr int kWideSteps = 5;
+  for (const DenoiserKind kind : {DenoiserKind::kResidualMlp, DenoiserKind::kAdaLnMlp}) {
+    const RandomDiffusion process({.kind = kind,
+                                   .state_dim = 12,
+                                   .hidden_dim = 300,
+                                   .num_blocks = 2,
+                                   .num_steps = kWideSteps,
+                                   .output_gain = 0.3});
+    const program::Program program = *program::ProgramOfDenoiser(process.spec());
+    const SystemSpec of_program = program::WithProgram(process.spec(), program);
+    const SolverRig reference(BackendCases().back().create(), process.spec());
+    std::deque<SolverRig> rigs;
+    rigs.emplace_back(NewBackendUnderTest(), process.spec());
+    rigs.emplace_back(NewBackendUnderTest(), of_program);
+    rigs.emplace_back(cuda::NewCudaBackend(NewDeviceUnderTest()), of_program);
+    const auto solve = [](const SolverRig& rig, int64_t samples, uint64_t first) {
+      return rig.Solve({.solver = "sequential"},
+                       SampleInputs{.num_samples = samples, .seed = 7, .first_sample = first});
+    };
+    const Solved right = solve(reference, kRequestSamples, 0);
+    const std::vector<double> states(right.trajectory.begin(), right.trajectory.end());
+    for (const SolverRig& rig : rigs) {
+      const Solved all = solve(rig, kRequestSamples, 0);
+      ASSERT_EQ(all.trajectory.size(), states.size());
+      EXPECT_LE(RelativeError(all.trajectory, states, 12, 1e-2), 1e-4);
+      const size_t floats = states.size() / kRequestSamples;
+      for (const auto& [samples, first] : {std::pair{1, 2}, std::pair{2, 1}, std::pair{1, 0}}) {
+        const Solved some = solve(rig, samples, static_cast<uint64_t>(first));
+        ASSERT_EQ(some.trajectory.size(), floats * samples);
+        EXPECT_TRUE(std::ranges::equal(
+            some.trajectory, std::span(all.trajectory).subspan(first * floats, samples * floats)))
+            << "samples " << first << ", ..., of " << samples;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "generated/listings.h"
+#include "kernels/cuda/program/grid_steps.h"
 #include "kernels/cuda/program/source.h"
 #include "kernels/program/op.h"
 #include "tests/kernels/cuda/program/random_program.h"
@@ -45,6 +46,9 @@ class KernelsOnExecutor final : public cuda::DeviceCode {
   static void ClusterSequential(Thread& t, const cuda::BlockSequentialArgs<ProgramView>& args) {
     cuda::SolveByTeams(ClusterTeam(t), Handed(args));
   }
+  static void GridSequential(Thread& t, const cuda::GridStepsArgs<ProgramView>& args) {
+    cuda::SolveProgramOverGrid(t, Handed(args));
+  }
   static void Propagation(Thread& t, const cuda::PropagationArgs<ProgramView>& args) {
     cuda::WithStepRows(args.rows,
                        [&](auto rows) { cuda::PropagateIntervals<rows.value>(t, Handed(args)); });
@@ -64,9 +68,9 @@ class KernelsOnExecutor final : public cuda::DeviceCode {
   }
 
   inline static const cuda::ProgramKernels kKernels = {
-      HandleOf(&Sequential),  HandleOf(&ClusterSequential),
-      HandleOf(&Propagation), HandleOf(&Expansion),
-      HandleOf(&Coarse),      HandleOf(&ClusterCoarse)};
+      HandleOf(&Sequential),   HandleOf(&ClusterSequential), HandleOf(&GridSequential),
+      HandleOf(&Propagation),  HandleOf(&Expansion),         HandleOf(&Coarse),
+      HandleOf(&ClusterCoarse)};
 };
 
 // Hands out the kernels of one listing, whatever it is asked to compile.
@@ -130,6 +134,11 @@ TYPED_TEST(CompiledSectionTest, HasTheBitsOfTheInterpreter) {
     EXPECT_TRUE(SameBits(this->interpreted_.Step(ProgramOnExecutor::kSteps, blocks),
                          this->compiled_.Step(ProgramOnExecutor::kSteps, blocks)));
     EXPECT_TRUE(SameBits(this->interpreted_.Guess(blocks), this->compiled_.Guess(blocks)));
+  }
+  const std::vector<float> state = this->interpreted_.Step(ProgramOnExecutor::kSteps);
+  for (ProgramOnExecutor* const system : {&this->interpreted_, &this->compiled_}) {
+    const std::vector<float> by_grid = system->StepOverGrid();
+    EXPECT_TRUE(by_grid.empty() || SameBits(state, by_grid));
   }
   for (const int rows : {ProgramOnExecutor::kMostRows, 2 + kNumProbes}) {
     const ProgramOnExecutor::Pass want(this->interpreted_, rows), got(this->compiled_, rows);

@@ -13,8 +13,10 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/base/cancel_token.h"
 #include "kernels/cuda/program/source.h"
 #include "kernels/cuda/runtime/nvrtc.h"
+#include "kernels/cuda/tuning.h"
 #include "kernels/program/denoiser_program.h"
 #include "kernels/program/optimize.h"
 #include "tests/kernels/cuda/program/random_program.h"
@@ -33,18 +35,20 @@ constexpr int kWhole = 40;
 
 std::string SourceOf(const cuda::ProgramSection& section, int rows) {
   return cuda::SourceOf({section.instructions, static_cast<size_t>(section.count)},
-                        {.rows = rows, .clusters = true, .guesses = true});
+                        {.rows = rows, .clusters = true, .grid = true, .guesses = true});
 }
 
 // What became of programs.
 struct Tally {
   int checked = 0, compiled = 0, refused = 0;
+  int too_long = 0;                 // compiled for as long as a load compiles
   double seconds = 0, longest = 0;  // of those that were compiled
 
   void Add(const Tally& other) {
     checked += other.checked;
     compiled += other.compiled;
     refused += other.refused;
+    too_long += other.too_long;
     seconds += other.seconds;
     longest = std::max(longest, other.longest);
   }
@@ -64,12 +68,17 @@ void CompileRandomProgram(int seed, Tally* tally) {
   ++tally->checked;
   if (seed % kWhole != kWhole / 2) return;
   const auto start = std::chrono::steady_clock::now();
-  const auto whole = cuda::CompileForDevice(source, 90, cuda::CodeForm::kCubin, nullptr);
+  const CancelToken limited(start + std::chrono::seconds(cuda::kMostCompileSeconds));
+  const auto whole = cuda::CompileForDevice(source, 90, cuda::CodeForm::kCubin, &limited);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  if (absl::IsCancelled(whole.status())) {
+    ++tally->too_long;
+    return;
+  }
   ASSERT_TRUE(whole.ok()) << whole.status();
   EXPECT_EQ(whole->substr(1, 3), "ELF");
-  for (const char* kernel :
-       {"sequential", "cluster_sequential", "propagation", "expansion", "coarse", "cluster_coarse"})
+  for (const char* kernel : {"sequential", "cluster_sequential", "grid_sequential", "propagation",
+                             "expansion", "coarse", "cluster_coarse"})
     EXPECT_NE(whole->find(std::string(".text.") + kernel), std::string::npos) << kernel;
   ++tally->compiled;
   tally->seconds += took.count();
@@ -95,11 +104,13 @@ TEST(NvrtcProgramsTest, Compile) {
     });
   }
   threads.clear();
-  std::printf("%d programs checked, %d refused; %d compiled, %.1f s each, at most %.1f s\n",
-              all.checked, all.refused, all.compiled, all.seconds / std::max(all.compiled, 1),
-              all.longest);
+  std::printf(
+      "%d programs checked, %d refused; %d compiled, %.1f s each, at most %.1f s; %d too long\n",
+      all.checked, all.refused, all.compiled, all.seconds / std::max(all.compiled, 1), all.longest,
+      all.too_long);
   EXPECT_GE(all.checked, NumPrograms() * 4 / 5);
   EXPECT_GE(all.compiled, NumPrograms() / kWhole / 2);
+  EXPECT_LE(all.too_long, NumPrograms() / kWhole / 20);
 }
 
 // Instructions that are not on elements are as many as there may be.

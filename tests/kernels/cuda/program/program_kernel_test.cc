@@ -62,12 +62,19 @@ bool Differ(const std::vector<Solved>& a, const std::vector<Solved>& b) {
   return false;
 }
 
+// A device whose steps are made by blocks and clusters; grid_steps_test.cc has those of all blocks.
+DeviceOptions Teams() {
+  DeviceOptions options;
+  options.limits.grid_blocks = 0;
+  return options;
+}
+
 // Whether leaving out the barrier of a site shows in the answers to any of the specs.
 class Barriers {
  public:
   explicit Barriers(const std::vector<SystemSpec>& specs) {
     for (const SystemSpec& spec : specs)
-      orders_.emplace_back(Differs{spec, AllAnswers(spec, {})}, 3);
+      orders_.emplace_back(Differs{spec, AllAnswers(spec, Teams())}, 3);
   }
   bool Notice(int site) const {
     return std::ranges::any_of(orders_, [&](const auto& order) { return order.Notice(site); });
@@ -78,7 +85,7 @@ class Barriers {
     SystemSpec spec;
     std::vector<Solved> right;
     bool operator()(const simt::Schedule& schedule) const {
-      DeviceOptions device;
+      DeviceOptions device = Teams();
       device.schedule = schedule;
       return Differ(right, AllAnswers(spec, device));
     }
@@ -116,7 +123,7 @@ TEST(ProgramKernelTest, BitsDependOnNoShapeOfALaunch) {
   const auto device_of_model = NewSimtDevice({});
   const auto model = *cuda::ProgramModel::Upload(
       *device_of_model, std::get<DiffusionProgramSpec>(process.spec()), {});
-  DeviceOptions one_block, many_warps, small;
+  DeviceOptions one_block = Teams(), many_warps = Teams(), small = Teams();
   one_block.limits.multiprocessors = 1;
   many_warps.limits.max_warps = cuda::kMaxBlockWarps;
   small.limits.shared_bytes = 160'000;
@@ -127,7 +134,7 @@ TEST(ProgramKernelTest, BitsDependOnNoShapeOfALaunch) {
   EXPECT_GT(rows, fewer);
   EXPECT_GT(fewer, 0);
   const std::vector<Solved> right = AllAnswers(process.spec(), {});
-  for (const DeviceOptions& device : {one_block, many_warps, small})
+  for (const DeviceOptions& device : {Teams(), one_block, many_warps, small})
     EXPECT_FALSE(Differ(right, AllAnswers(process.spec(), device)));
 }
 

@@ -12,6 +12,7 @@
 #include "kernels/cuda/diffusion/coarse_guess.h"
 #include "kernels/cuda/loop/block_shape.h"
 #include "kernels/cuda/program/compiler.h"
+#include "kernels/cuda/program/grid_plan.h"
 #include "kernels/cuda/program/model.h"
 #include "tests/kernels/program/random_process.h"
 #include "tests/testing/simt/simt_device.h"
@@ -73,6 +74,41 @@ class ProgramOnExecutor : public program::RandomProcess {
                                                                  .num_dependent = &made},
                     1);
     EXPECT_EQ(made, steps);
+    return end;
+  }
+
+  // The state after all steps by as many blocks as have panels, but three at most, which keep some
+  // of them or all; empty if the step has no layer.
+  std::vector<float> StepOverGrid(int most_floats = 1 << 20) {
+    std::vector<float> z(static_cast<size_t>(width())), end(z.size());
+    std::ranges::copy(state(), z.begin());
+    const cuda::ProgramSection& step = section();
+    int panels = 0, layers = 0;
+    for (int i = 0; i < step.count; ++i) {
+      panels += cuda::PanelsOf(step.instructions[i]);
+      layers += cuda::PanelsOf(step.instructions[i]) > 0 ? 1 : 0;
+    }
+    if (layers == 0) return {};
+    const int blocks = std::min(panels, 3);
+    const std::span instructions(step.instructions, static_cast<size_t>(step.count));
+    cuda::GridExchange exchange = cuda::NewExchange(layers, View().StepFloats(1));
+    std::vector<uint64_t> places(static_cast<size_t>(exchange.num_places()));
+    exchange.places = places.data();
+    int64_t made = 0;
+    stream_->Launch(cuda::GridStepsArgs<cuda::ProgramView>{
+        .sequential = {.process = View(),
+                       .team = {blocks, 1},
+                       .num_samples = 1,
+                       .begin = 0,
+                       .end = kSteps,
+                       .states = z.data(),
+                       .final_states = end.data(),
+                       .trajectories = nullptr,
+                       .num_dependent = &made},
+        .exchange = exchange,
+        .resident = static_cast<int32_t>(
+            std::min<int64_t>(most_floats, cuda::MostOwnFloats(instructions, blocks)))});
+    EXPECT_EQ(made, kSteps);
     return end;
   }
 

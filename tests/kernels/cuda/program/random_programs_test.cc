@@ -71,7 +71,7 @@ TEST(CudaProgramsTest, StepsAndMatricesAreThoseInDouble) {
 
 // No instruction begins before what it waits for: other orders of warps give the same bits.
 TEST(CudaProgramsTest, BitsDependOnNoOrderOfWarps) {
-  int compared = 0;
+  int compared = 0, over_grid = 0;
   for (int seed = 1; seed <= NumPrograms() / 4; ++seed) {
     SCOPED_TRACE(seed);
     simt::DeviceOptions options;
@@ -79,6 +79,7 @@ TEST(CudaProgramsTest, BitsDependOnNoOrderOfWarps) {
     System ascending(seed, options);
     if (!ascending.status().ok()) continue;
     const System::Pass right(ascending, System::kMostRows);
+    const std::vector<float> state = ascending.Step(System::kSteps);
     for (const simt::Order order : {simt::Order::kDescending, simt::Order::kShuffled}) {
       options.schedule = {.order = order, .seed = static_cast<uint64_t>(seed)};
       System other(seed, options);
@@ -86,9 +87,17 @@ TEST(CudaProgramsTest, BitsDependOnNoOrderOfWarps) {
                             right.bytes.size() * sizeof(float)),
                 0);
       ++compared;
+      // By several blocks that wait for one another, which keep all panels, or some, or none.
+      for (const int floats : {1 << 20, 300 * seed % 5000, 0}) {
+        const std::vector<float> by_grid = other.StepOverGrid(floats);
+        if (by_grid.empty()) continue;
+        EXPECT_EQ(std::memcmp(state.data(), by_grid.data(), state.size() * sizeof(float)), 0);
+        ++over_grid;
+      }
     }
   }
   EXPECT_GT(compared, NumPrograms() / 3);
+  EXPECT_GT(over_grid, NumPrograms() / 2);
 }
 
 }  // namespace
