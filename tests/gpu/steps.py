@@ -220,6 +220,8 @@ class Plan:
         # The reference and the CPU have no need of a GPU to agree.
         yield self.step('cuda_conformance_on_gpu_test', 'tests', 'cuda_conformance_on_gpu_test',
                         '--gtest_filter=*cuda*', limit=90, tests=True)
+        yield self.step('compiled programs', 'tests', 'cuda_conformance_on_gpu_test',
+                        '--gtest_filter=CompiledOnDevice*', limit=90, tests=True)
         yield self.step('kernels against loops', 'tests', 'kernel_trial', 'check', limit=90)
 
     def sanitizer(self):

@@ -29,8 +29,8 @@ inline int64_t MostOwnFloats(std::span<const ProgramInstruction> instructions, i
 }
 
 // A launch over the whole GPU for the step of a process, whose section has these instructions. None
-// where no layer is wide, or where blocks cannot wait for one another. Every block has a panel:
-// what an exchange asks for.
+// where no layer is wide, or where blocks cannot wait for one another. Every block makes an
+// element in every step: what an exchange asks for.
 inline GridPlan PlanGrid(const ProgramView& process,
                          std::span<const ProgramInstruction> instructions,
                          const LaunchLimits& limits) {

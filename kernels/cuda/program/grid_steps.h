@@ -26,11 +26,13 @@ struct OwnLayer {
   int32_t at;     // floats before its panels among those that the block keeps; -1: it keeps none
 };
 
-// The layers of an instruction that is none have no panels.
+// Panels of the layer of an instruction that make elements of its result; none of an instruction
+// that has no layer. Where vectors are copied, padding is no element.
 constexpr int PanelsOf(const ProgramInstruction& instruction) {
-  const bool is_layer =
-      instruction.kind == program::OpKind::kLinear || instruction.kind == program::OpKind::kProduct;
-  return is_layer ? instruction.layer.rows / kPanelRows : 0;
+  if (instruction.kind != program::OpKind::kLinear && instruction.kind != program::OpKind::kProduct)
+    return 0;
+  if (!instruction.gathers) return instruction.layer.rows / kPanelRows;
+  return (instruction.outputs + kPanelRows - 1) / kPanelRows;
 }
 
 // Deals out the panels of a section's layers to blocks, one layer after another.
@@ -76,7 +78,10 @@ class OwnLayers {
       const ProgramInstruction& instruction = section.instructions[i];
       const int64_t end = at + deal.FloatsOf(instruction, context.block());
       const bool kept = end > at && end <= room;
-      if (kept) CopyOwnPanels(From(team, deal.first()), instruction.layer, panels_ + at);
+      if (kept) {
+        const PanelLayer layer = StreamedLayers().LayerOf(instruction, i, 0);
+        CopyOwnPanels(From(team, deal.first()), OfElements(instruction, layer), panels_ + at);
+      }
       if (context.thread() == 0) places_[i] = {deal.first(), kept ? static_cast<int32_t>(at) : -1};
       if (kept) at = end;
       deal.Next(instruction);
@@ -88,8 +93,8 @@ class OwnLayers {
   DEEPPCR_DEVICE PanelLayer LayerOf(const ProgramInstruction& instruction, int at,
                                     int64_t step) const {
     const int place = places_[at].at;
-    if (place >= 0) return WithOwnPanels(panels_ + place, instruction.layer);
-    return StreamedLayers().LayerOf(instruction, at, step);
+    const PanelLayer layer = StreamedLayers().LayerOf(instruction, at, step);
+    return OfElements(instruction, place < 0 ? layer : WithOwnPanels(panels_ + place, layer));
   }
   template <class Team>
   DEEPPCR_DEVICE Team TeamOf(const Team& team, int at) const {
@@ -97,6 +102,13 @@ class OwnLayers {
   }
 
  private:
+  // A layer without panels that make no element: a block that has no others would not be waited
+  // for.
+  static DEEPPCR_DEVICE PanelLayer OfElements(const ProgramInstruction& instruction,
+                                              const PanelLayer& layer) {
+    return {layer.weights, layer.bias, layer.spreads, PanelsOf(instruction) * kPanelRows,
+            layer.cols};
+  }
   // The team, with the first warps in block `first`.
   template <class Team>
   static DEEPPCR_DEVICE Team From(const Team& team, int first) {

@@ -186,7 +186,7 @@ FAULTS = {
         "ProgramMissingBarrier": ("if (|wait == ProgramWait::kBlock", "false"),
     },
     "program/grid_steps.h": {
-        "ProgramGridPanelsOfFirstLayer": ("WithOwnPanels(|panels_ + place", "panels_"),
+        "ProgramGridPanelsOfFirstLayer": ("place < 0 ? layer : WithOwnPanels(|panels_ + place", "panels_"),
         "ProgramGridLayersFromFirstBlock": ("return From(team, |places_[at].first", "0"),
     },
     "program/kernel.h": {

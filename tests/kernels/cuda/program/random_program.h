@@ -77,9 +77,9 @@ class ProgramOnExecutor : public program::RandomProcess {
     return end;
   }
 
-  // The state after all steps by as many blocks as have panels, but three at most, which keep some
-  // of them or all; empty if the step has no layer.
-  std::vector<float> StepOverGrid(int most_floats = 1 << 20) {
+  // The state after all steps by as many blocks as have panels, at most so many, which keep some of
+  // them or all; empty if the step has no layer.
+  std::vector<float> StepOverGrid(int most_blocks = 3, int most_floats = 1 << 20) {
     std::vector<float> z(static_cast<size_t>(width())), end(z.size());
     std::ranges::copy(state(), z.begin());
     const cuda::ProgramSection& step = section();
@@ -89,7 +89,7 @@ class ProgramOnExecutor : public program::RandomProcess {
       layers += cuda::PanelsOf(step.instructions[i]) > 0 ? 1 : 0;
     }
     if (layers == 0) return {};
-    const int blocks = std::min(panels, 3);
+    const int blocks = std::min(panels, most_blocks);
     const std::span instructions(step.instructions, static_cast<size_t>(step.count));
     cuda::GridExchange exchange = cuda::NewExchange(layers, View().StepFloats(1));
     std::vector<uint64_t> places(static_cast<size_t>(exchange.num_places()));
@@ -108,7 +108,7 @@ class ProgramOnExecutor : public program::RandomProcess {
         .exchange = exchange,
         .resident = static_cast<int32_t>(
             std::min<int64_t>(most_floats, cuda::MostOwnFloats(instructions, blocks)))});
-    EXPECT_EQ(made, kSteps);
+    EXPECT_EQ(made, kSteps) << stream_->status();
     return end;
   }
 

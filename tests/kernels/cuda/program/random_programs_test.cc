@@ -88,8 +88,9 @@ TEST(CudaProgramsTest, BitsDependOnNoOrderOfWarps) {
                 0);
       ++compared;
       // By several blocks that wait for one another, which keep all panels, or some, or none.
-      for (const int floats : {1 << 20, 300 * seed % 5000, 0}) {
-        const std::vector<float> by_grid = other.StepOverGrid(floats);
+      for (const auto& [blocks, floats] :
+           {std::pair{3, 1 << 20}, std::pair{100, 300 * seed % 5000}, std::pair{5, 0}}) {
+        const std::vector<float> by_grid = other.StepOverGrid(blocks, floats);
         if (by_grid.empty()) continue;
         EXPECT_EQ(std::memcmp(state.data(), by_grid.data(), state.size() * sizeof(float)), 0);
         ++over_grid;
