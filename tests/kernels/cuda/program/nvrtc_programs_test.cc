@@ -66,7 +66,11 @@ void CompileRandomProgram(int seed, Tally* tally) {
   const auto code = cuda::CompileForDevice(source, 90, cuda::CodeForm::kNone, nullptr);
   ASSERT_TRUE(code.ok()) << code.status() << "\n" << source;
   ++tally->checked;
-  if (seed % kWhole != kWhole / 2) return;
+  const auto& section = system.section();
+  const std::span instructions(section.instructions, static_cast<size_t>(section.count));
+  // A longer program is interpreted.
+  const bool compiles = cuda::NumOfElements(instructions) <= cuda::kMostCompiledElements;
+  if (seed % kWhole != kWhole / 2 || !compiles) return;
   const auto start = std::chrono::steady_clock::now();
   const CancelToken limited(start + std::chrono::seconds(cuda::kMostCompileSeconds));
   const auto whole = cuda::CompileForDevice(source, 90, cuda::CodeForm::kCubin, &limited);
@@ -110,7 +114,6 @@ TEST(NvrtcProgramsTest, Compile) {
       all.too_long);
   EXPECT_GE(all.checked, NumPrograms() * 4 / 5);
   EXPECT_GE(all.compiled, NumPrograms() / kWhole / 2);
-  EXPECT_LE(all.too_long, NumPrograms() / kWhole / 20);
 }
 
 // Instructions that are not on elements are as many as there may be.
