@@ -60,28 +60,12 @@ class ProgramOnExecutor : public program::RandomProcess {
 
   // The state after some steps of the sequential solver, by a team of so many blocks.
   std::vector<float> Step(int64_t steps = 1, int num_blocks = 1) {
-    std::vector<float> z(static_cast<size_t>(width())), end(z.size());
-    std::ranges::copy(state(), z.begin());
-    int64_t made = 0;
-    stream_->Launch(cuda::BlockSequentialArgs<cuda::ProgramView>{.process = View(),
-                                                                 .team = {num_blocks, 1},
-                                                                 .num_samples = 1,
-                                                                 .begin = 0,
-                                                                 .end = steps,
-                                                                 .states = z.data(),
-                                                                 .final_states = end.data(),
-                                                                 .trajectories = nullptr,
-                                                                 .num_dependent = &made},
-                    1);
-    EXPECT_EQ(made, steps);
-    return end;
+    return AfterSteps(steps, num_blocks, [&](const auto& args) { stream_->Launch(args, 1); });
   }
 
   // The state after all steps by as many blocks as have panels, at most so many, which keep some of
   // them or all; empty if the step has no layer.
   std::vector<float> StepOverGrid(int most_blocks = 3, int most_floats = 1 << 20) {
-    std::vector<float> z(static_cast<size_t>(width())), end(z.size());
-    std::ranges::copy(state(), z.begin());
     const cuda::ProgramSection& step = section();
     int panels = 0, layers = 0;
     for (int i = 0; i < step.count; ++i) {
@@ -94,22 +78,11 @@ class ProgramOnExecutor : public program::RandomProcess {
     cuda::GridExchange exchange = cuda::NewExchange(layers, View().StepFloats(1));
     std::vector<uint64_t> places(static_cast<size_t>(exchange.num_places()));
     exchange.places = places.data();
-    int64_t made = 0;
-    stream_->Launch(cuda::GridStepsArgs<cuda::ProgramView>{
-        .sequential = {.process = View(),
-                       .team = {blocks, 1},
-                       .num_samples = 1,
-                       .begin = 0,
-                       .end = kSteps,
-                       .states = z.data(),
-                       .final_states = end.data(),
-                       .trajectories = nullptr,
-                       .num_dependent = &made},
-        .exchange = exchange,
-        .resident = static_cast<int32_t>(
-            std::min<int64_t>(most_floats, cuda::MostOwnFloats(instructions, blocks)))});
-    EXPECT_EQ(made, kSteps) << stream_->status();
-    return end;
+    const auto resident = static_cast<int32_t>(
+        std::min<int64_t>(most_floats, cuda::MostOwnFloats(instructions, blocks)));
+    return AfterSteps(kSteps, blocks, [&](const auto& args) {
+      stream_->Launch(cuda::GridStepsArgs<cuda::ProgramView>{args, exchange, resident});
+    });
   }
 
   // The coarse guess of three intervals.
@@ -155,6 +128,25 @@ class ProgramOnExecutor : public program::RandomProcess {
   };
 
  private:
+  // The state after some steps by a team of so many blocks, which `launch` launches.
+  template <class Launch>
+  std::vector<float> AfterSteps(int64_t steps, int num_blocks, const Launch& launch) {
+    std::vector<float> z(static_cast<size_t>(width())), end(z.size());
+    std::ranges::copy(state(), z.begin());
+    int64_t made = 0;
+    launch(cuda::BlockSequentialArgs<cuda::ProgramView>{.process = View(),
+                                                        .team = {num_blocks, 1},
+                                                        .num_samples = 1,
+                                                        .begin = 0,
+                                                        .end = steps,
+                                                        .states = z.data(),
+                                                        .final_states = end.data(),
+                                                        .trajectories = nullptr,
+                                                        .num_dependent = &made});
+    EXPECT_EQ(made, steps) << stream_->status();
+    return end;
+  }
+
   std::unique_ptr<cuda::Device> device_;
   cuda::ProgramCompiler compiler_;
   absl::Status status_;
