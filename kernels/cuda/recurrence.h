@@ -8,6 +8,7 @@
 #include "kernels/backend/backend.h"
 #include "kernels/cuda/loop/block_recurrence.h"
 #include "kernels/cuda/loop/block_shape.h"
+#include "kernels/cuda/loop/newton_args.h"
 #include "kernels/cuda/workspace.h"
 
 namespace deeppcr::cuda {
@@ -62,6 +63,11 @@ class Recurrence {
   // The stack whose whole solve is one launch (newton_kernel.h); null for families whose passes are
   // launches of their own.
   virtual const StackView* whole_solve() const { return nullptr; }
+  // The tree of a solve that is one launch over the whole GPU, a sample after the other; without
+  // intervals, where no launch solves so.
+  virtual IntervalTree grid_tree(const StoppingPolicy&) const { return {0, 1}; }
+  // Launches the solve of a sample, whose `args.tree` is that tree.
+  virtual void LaunchGridSolve(int64_t, const NewtonArgs&) {}
   // True if the host has to know the kind of each pass that it launches.
   virtual bool needs_kind() const { return false; }
 };

@@ -116,6 +116,9 @@ inline constexpr int kHalfBlocks = 3;
 // Intervals of a block that keeps all layers of a residual denoiser in shared memory, and its
 // warps, of which each has a tile of tangents in registers (compiled).
 inline constexpr int kResidentIntervals = 8, kResidentWarps = 8;
+// The most steps that an interval takes in all iterations of a solve that is one launch: the host
+// waits for it without a look at its passes (assumed).
+inline constexpr int64_t kMostGridSteps = int64_t{1} << 16;
 // Floats of the longest modulation row that is prefetched a step ahead: the weights would evict a
 // longer one (assumed).
 inline constexpr int kMostPrefetchedModulation = 4096;

@@ -89,7 +89,7 @@ void RequireDiffusionLimits(const ModelConfig& config) {
           "numbers of steps are distinct");
   for (const int64_t count : counts) Require(Within(count, 65536), "steps are in range");
   Require(config.num_classes >= 0 && config.num_classes <= 65536, "num_classes is in range");
-  Require(config.conditioning_dim >= 0 && config.conditioning_dim <= 4096,
+  Require(config.conditioning_dim >= 0 && config.conditioning_dim <= 16384,
           "conditioning_dim is in range");
   Require(config.num_classes == 0 || config.conditioning_dim == 0, "there is one condition");
   Require(config.input_dim == config.conditioning_dim, "the input is the condition");

@@ -125,6 +125,16 @@ class DiffusionTrial {
             false,
             BlockMemory::TreeBytes(tree, width_) <= limits.shared_bytes};
   }
+  // A whole solve over the GPU, with numbers behind `made`.
+  ResidentSolveArgs Solve(const IntervalTree& tree, int interval, const LaunchLimits& limits,
+                          std::byte* workspace, uint64_t* places, uint32_t made) const {
+    NewtonShape shape;
+    shape.num_blocks = tree.num_blocks;
+    const auto propagation = Propagation(interval, shape, workspace, true, limits);
+    return {{propagation, tree.per_block, GridBlocksOf(tree), {tape_.data()}},
+            {Part(NewtonPart::kWhole, interval, shape, limits, workspace), {places, made}}};
+  }
+  Progress Outcome() const { return outcomes_.Host()[0]; }
   NewtonShape Shape(int interval, const LaunchLimits& limits) const {
     return ChoosePartShape(width_, 1, Intervals(interval), limits);
   }
@@ -171,6 +181,29 @@ class DiffusionTrial {
   const OnDevice<float> tape_;
 };
 
+// The passes of a solve are as many as random weights want: its row says how many.
+inline void TimeSolve(const DiffusionTrial& trial, int interval, const LaunchLimits& limits) {
+  const IntervalTree tree = PlanResidentSolve(trial.View(), trial.Intervals(interval), limits);
+  if (tree.num_intervals == 0) return;
+  const int blocks = GridBlocksOf(tree), width = trial.width();
+  const OnDevice<std::byte> workspace(
+      std::vector<std::byte>(WorkspaceBytes(width, tree), std::byte{0}));
+  const OnDevice<uint64_t> places(std::vector<uint64_t>(GridPlaces::Count(blocks, width), 0));
+  auto solve = trial.Solve(tree, interval, limits, workspace.data(), places.data(), 0);
+  Begin("W4 resident_solve");
+  const Times times = Measure([&] {
+    const cudaError_t error = LaunchBlocks(solve, nullptr);
+    solve.solve.places.made += kMostGridPasses;
+    return error;
+  });
+  Row row = trial.RowFor("resident_solve");
+  row.interval = interval;
+  row.shape = {width, 1, blocks, kResidentWarps, true};
+  row.progress = trial.Outcome();
+  row.converged = row.progress.termination == Termination::kConverged;
+  Print(row, times);
+}
+
 inline void TimeDiffusion(int64_t steps, const LaunchLimits& limits) {
   constexpr int kInterval = 1;
   const DiffusionTrial trial(steps, 16, 128, 3);
@@ -186,6 +219,7 @@ inline void TimeDiffusion(int64_t steps, const LaunchLimits& limits) {
   time("half_coarse_guess", [&] { return LaunchBlocks(coarse, 1, nullptr); });
   if (limits.max_cluster_blocks == 0) return;
 
+  TimeSolve(trial, kInterval, limits);
   const NewtonShape shape = trial.Shape(kInterval, limits);
   const IntervalTree tree(trial.Intervals(kInterval), shape.num_blocks);
   const OnDevice<std::byte> workspace(

@@ -96,12 +96,12 @@ inline void Print(const Row& row, const Times& times) {
       "{\"kernel\": \"%s\", \"workload\": \"%s\", \"num_layers\": %lld, \"state_dim\": %d, "
       "\"samples\": %d, \"activation\": \"%s\", \"guess\": \"%s\", "
       "\"shooting_interval\": %d, \"blocks\": %d, \"warps\": %d, \"in_workspace\": %s, "
-      "\"iterations\": %d, \"corrections\": %d, \"converged\": %s, "
+      "\"iterations\": %d, \"corrections\": %d, \"confirmations\": %d, \"converged\": %s, "
       "\"median_us\": %.2f, \"min_us\": %.2f, \"alone_us\": %.2f}\n",
       row.kernel, workload.c_str(), static_cast<long long>(row.layers), row.dim, row.samples,
       row.activation, row.guess, row.interval, row.shape.num_blocks, row.shape.num_warps,
       text(row.shape.in_workspace), row.progress.iterations, row.progress.corrections,
-      text(row.converged), times.median, times.least, times.alone);
+      row.progress.confirmations, text(row.converged), times.median, times.least, times.alone);
 }
 
 inline Row RowOf(const char* kernel, const Network& network, int n) {

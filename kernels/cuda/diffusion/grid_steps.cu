@@ -22,8 +22,8 @@ cudaError_t PrepareGridSteps(int shared_bytes) {
 
 cudaError_t CountGridBlocks(int multiprocessors, size_t shared_bytes, int* blocks) {
   *blocks = 0;
-  const cudaError_t error =
-      LaunchCooperatively(HandleOf(GridProbeKernel), 0, multiprocessors, shared_bytes, nullptr);
+  const cudaError_t error = LaunchCooperatively(HandleOf(GridProbeKernel), 0, multiprocessors,
+                                                kGridWarps * kWarpSize, shared_bytes, nullptr);
   if (error == cudaErrorCooperativeLaunchTooLarge || error == cudaErrorNotSupported) {
     cudaGetLastError();  // clears an error that says nothing about the device
     return cudaSuccess;

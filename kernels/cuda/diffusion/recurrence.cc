@@ -30,6 +30,25 @@ int64_t TapeFloats(const LaunchLimits& device, const DiffusionModel& model,
          DenoiserTape::Floats(model.view().denoiser);
 }
 
+// Limits of a solve of one launch: what a launch has numbers for, as each iteration may be followed
+// by a correction and the confirmations that a claim takes at most.
+constexpr int32_t kMostGridIterations = kMostGridPasses / 16;
+
+// Places and workspace that solves over the whole GPU need, of so many intervals or fewer.
+struct GridSolveSizes {
+  int64_t places = 0, workspace_bytes = 0;
+
+  GridSolveSizes(const LaunchLimits& device, const DiffusionView& process, int64_t intervals) {
+    for (int64_t p = std::min<int64_t>(intervals, kResidentIntervals * device.grid_blocks); p > 0;
+         --p) {
+      const IntervalTree tree = PlanResidentSolve(process, p, device);
+      if (tree.num_intervals == 0) continue;
+      places = std::max(places, GridPlaces::Count(GridBlocksOf(tree), process.width));
+      workspace_bytes = std::max(workspace_bytes, WorkspaceBytes(process.width, tree));
+    }
+  }
+};
+
 class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView> {
  public:
   DiffusionRecurrence(Workspace& work, const DiffusionModel& model)
@@ -46,6 +65,9 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
     if (model_.is_wide() && sizes.intervals > 0)
       DEEPPCR_RETURN_IF_ERROR(wide_.Allocate(work_.device, model_, sizes.intervals));
     DEEPPCR_RETURN_IF_ERROR(grid_.Allocate(PlanGrid(model_.view(), work_.limits)));
+    const GridSolveSizes solve(work_.limits, model_.view(), sizes.intervals);
+    DEEPPCR_RETURN_IF_ERROR(work_.Take(&places_, MemoryKind::kDevice, solve.places));
+    if (solve.places > 0) ClearPlaces();
     if (!model_.tables_per_sample()) return absl::OkStatus();
     DEEPPCR_RETURN_IF_ERROR(work_.Take(&conditions_, MemoryKind::kMapped, group * hidden));
     return work_.Take(&tables_, MemoryKind::kDevice, group * model_.table_floats());
@@ -89,6 +111,29 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
   }
   bool needs_kind() const override { return model_.is_wide(); }
 
+  IntervalTree grid_tree(const StoppingPolicy& policy) const override {
+    const bool newton = policy.linearization == Linearization::kFull && policy.warm_sweeps == 0 &&
+                        policy.max_iterations <= kMostGridIterations &&
+                        policy.max_iterations * work_.interval <= kMostGridSteps;
+    return newton ? PlanResidentSolve(model_.view(), work_.intervals, work_.limits)
+                  : IntervalTree(0, 1);
+  }
+  void LaunchGridSolve(int64_t sample, const NewtonArgs& newton) override {
+    if (!numbers_.HasNumbers()) ClearPlaces();
+    numbers_.base = places_.data();
+    const PropagationArgs<DiffusionView> propagation = {
+        .process = ProcessFrom(sample),
+        .intervals = {newton.tree, newton.shooting_interval, kEveryMember, newton.workspace},
+        .rows = 0,
+        .progress = nullptr,
+        .linearization = Linearization::kFull,
+        .kind = {}};
+    work_.stream->Launch(ResidentSolveArgs{
+        .resident = {propagation, newton.tree.per_block, GridBlocksOf(newton.tree), {tape_.data()}},
+        .solve = {newton, numbers_}});
+    numbers_.made += kMostGridPasses;
+  }
+
  private:
   DiffusionView ProcessFrom(int64_t first) const override {
     DiffusionView view = model_.view();
@@ -106,6 +151,14 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
                          propagation.num_members);
   }
 
+  // Before the first solve over the whole GPU, and again once in some minutes of load.
+  void ClearPlaces() {
+    const std::vector<uint64_t> zeros(static_cast<size_t>(places_.size()));
+    work_.stream->CopyToDevice(places_.data(), zeros.data(), zeros.size() * sizeof(uint64_t));
+    work_.stream->Wait([] {});
+    numbers_.made = 0;
+  }
+
   void LaunchModulation(int32_t num_samples) {
     if (work_.shape.input_dim > 0)
       work_.LaunchChain(model_.condition(),
@@ -121,9 +174,11 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
   }
 
   const DiffusionModel& model_;
-  GridLauncher grid_;         // for a wide denoiser
-  WidePropagation wide_;      // the same
-  DeviceBuffer<float> tape_;  // of a resident one
+  GridLauncher grid_;              // for a wide denoiser
+  WidePropagation wide_;           // the same
+  DeviceBuffer<float> tape_;       // of a resident one
+  DeviceBuffer<uint64_t> places_;  // the same
+  GridPlaces numbers_ = {};
   // Mapped memory: [G, H].
   DeviceBuffer<float> conditions_;
   // Device memory: [G, L, modulation_floats], [G].
@@ -154,11 +209,14 @@ SpaceSizes SizesOf(const LaunchLimits& device, const DiffusionModel& model,
   sizes.intervals = NumIntervals(shape, limits.min_shooting_interval);
   const int64_t coarse = sizes.iterative * sizes.intervals * model.width() * int64_t{sizeof(float)};
   if (model.is_wide()) sizes.loop_bytes += WidePropagation::Bytes(model, sizes.intervals);
+  const GridSolveSizes solve(device, model.view(), sizes.intervals);
   if (model.is_resident())
-    sizes.loop_bytes += TapeFloats(device, model, sizes) * int64_t{sizeof(float)};
+    sizes.loop_bytes += TapeFloats(device, model, sizes) * int64_t{sizeof(float)} +
+                        solve.places * int64_t{sizeof(uint64_t)};
   if (by_warps) {
     sizes.workspace_bytes =
-        SamplesInWorkspace(device, sizes) * WorkspaceBytesInParts(device, sizes);
+        std::max(SamplesInWorkspace(device, sizes) * WorkspaceBytesInParts(device, sizes),
+                 solve.workspace_bytes);
     sizes.loop_bytes += coarse + sizes.group * int64_t{sizeof(Progress)};
     sizes.product_bytes = model.is_wide() ? kLayerProductBytes : 0;
   } else {

@@ -46,13 +46,14 @@ struct ResidentBlock {
   const int32_t count;  // intervals of the block
   DenoiserView d;       // its layers in shared memory, once they are copied
 
-  DEEPPCR_DEVICE ResidentBlock(Context& context_, const ResidentArgs& args_)
+  // `place`: number of the block in the launch.
+  DEEPPCR_DEVICE ResidentBlock(Context& context_, const ResidentArgs& args_, int place)
       : context(context_),
         args(args_),
         view(args.propagation.intervals),
         process(args.propagation.process),
-        sample(view.members.at[context.cluster() / args.groups]),
-        first(context.cluster() % args.groups * args.together),
+        sample(view.members.at[place / args.groups]),
+        first(place % args.groups * args.together),
         count(view.tree.num_intervals - first < args.together ? view.tree.num_intervals - first
                                                               : args.together),
         d(process.denoiser) {}

@@ -38,21 +38,44 @@ constexpr int64_t ResidentFloats(const DenoiserView& d, int together) {
 template <int kStateTiles, int kHiddenTiles, class Context>
 class ResidentPropagation {
  public:
-  DEEPPCR_DEVICE ResidentPropagation(Context& context, const ResidentArgs& args)
-      : block_(context, args),
+  // `place`: number of the block in the launch.
+  DEEPPCR_DEVICE ResidentPropagation(Context& context, const ResidentArgs& args, int place)
+      : block_(context, args, place),
         context_(context),
         layers_(SharedFloats(context)),
         rest_(layers_ + ResidentLayerFloats(block_.d)) {}
 
+  // Makes the propagation of a pass that a launch is for.
   DEEPPCR_DEVICE void Run() {
     const auto& propagation = block_.args.propagation;
-    kind_ = propagation.kind;
+    IterationKind kind = propagation.kind;
     if (propagation.progress != nullptr) {
       const Progress& progress = propagation.progress[block_.sample];
       if (progress.next == NextPass::kStop) return;
-      kind_ = KindOf(progress, propagation.linearization);
+      kind = KindOf(progress, propagation.linearization);
     }
     CopyLayers();
+    Propagate(kind);
+  }
+  // Begins to copy all layers, which the first step waits for.
+  DEEPPCR_DEVICE void CopyLayers() {
+    const DenoiserView& d = block_.process.denoiser;
+    float* const input = Copy(d.first, d.num_blocks, layers_);
+    float* const output = Copy(d.input, 1, input);
+    Copy(d.output, 1, output);
+    context_.CommitCopies();
+    TakeLayers();
+  }
+  // Takes the layers that the block has copied before.
+  DEEPPCR_DEVICE void TakeLayers() {
+    DenoiserView& d = block_.d;
+    d.first.weights = layers_;
+    d.input.weights = layers_ + d.num_blocks * d.first.rows * d.first.cols;
+    d.output.weights = d.input.weights + d.input.rows * d.input.cols;
+  }
+  // Takes the block's intervals through their steps.
+  DEEPPCR_DEVICE void Propagate(IterationKind kind) {
+    kind_ = kind;
     const SampleSteps steps(block_.process, block_.sample, kind_.draw);
     for (int32_t l = 0; l < block_.view.shooting_interval; ++l) {
       const int active = block_.NumActive(l);
@@ -70,17 +93,6 @@ class ResidentPropagation {
   }
 
  private:
-  // Begins to copy all layers, which the first step waits for.
-  DEEPPCR_DEVICE void CopyLayers() {
-    DenoiserView& d = block_.d;
-    float* const input = Copy(d.first, d.num_blocks, layers_);
-    float* const output = Copy(d.input, 1, input);
-    Copy(d.output, 1, output);
-    context_.CommitCopies();
-    d.first.weights = layers_;
-    d.input.weights = input;
-    d.output.weights = output;
-  }
   // Copies the weights of layers of one shape; returns the place behind them.
   DEEPPCR_DEVICE float* Copy(const PanelLayer& first, int count, float* to) {
     const int32_t floats = count * first.rows * first.cols;
@@ -148,7 +160,7 @@ class ResidentPropagation {
 // memory.
 template <int kStateTiles, int kHiddenTiles, class Context>
 DEEPPCR_DEVICE void PropagateResident(Context& context, const ResidentArgs& args) {
-  ResidentPropagation<kStateTiles, kHiddenTiles, Context>(context, args).Run();
+  ResidentPropagation<kStateTiles, kHiddenTiles, Context>(context, args, context.cluster()).Run();
 }
 
 // Calls f(std::integral_constant<int, kStateTiles>, std::integral_constant<int, kHiddenTiles>) for

@@ -71,14 +71,14 @@ cudaError_t LaunchTeams(const void* block, const void* cluster, const Args& args
 
 // Launches blocks that may wait for one another.
 template <class Args>
-cudaError_t LaunchCooperatively(const void* kernel, const Args& args, int blocks,
+cudaError_t LaunchCooperatively(const void* kernel, const Args& args, int blocks, int threads,
                                 size_t shared_bytes, cudaStream_t stream) {
   cudaLaunchAttribute cooperative = {};
   cooperative.id = cudaLaunchAttributeCooperative;
   cooperative.val.cooperative = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(kGridWarps * kWarpSize);
+  config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &cooperative;
@@ -89,7 +89,7 @@ cudaError_t LaunchCooperatively(const void* kernel, const Args& args, int blocks
 template <class Process>
 cudaError_t LaunchGrid(const void* kernel, const GridStepsArgs<Process>& args,
                        cudaStream_t stream) {
-  return LaunchCooperatively(kernel, args, args.shape().blocks,
+  return LaunchCooperatively(kernel, args, args.shape().blocks, kGridWarps * kWarpSize,
                              GridBytes(args.sequential.process, args.shape()), stream);
 }
 

@@ -13,6 +13,7 @@
 #include "kernels/cuda/diffusion/half_denoiser.h"
 #include "kernels/cuda/diffusion/kernel.h"
 #include "kernels/cuda/diffusion/resident_propagation.h"
+#include "kernels/cuda/diffusion/resident_solve.h"
 #include "kernels/cuda/diffusion/tangent_kernel.h"
 #include "kernels/cuda/loop/block_recurrence.h"
 #include "kernels/cuda/loop/newton_shape.h"
@@ -151,6 +152,26 @@ constexpr ResidentArgs ResidentArgsOf(const PropagationArgs<DiffusionView>& prop
 }
 constexpr int64_t BlocksOf(const ResidentArgs& args, int num_members) {
   return int64_t{num_members} * args.groups;
+}
+
+// The tree of a solve that is one launch over the whole GPU (resident_solve.h), for which samples
+// take turns; no intervals where blocks cannot wait for one another, have no room for their layers,
+// intervals and states, or where a sample has too few intervals to keep half of them at work.
+constexpr size_t ResidentSolveBytes(const DiffusionView& process, const IntervalTree& tree) {
+  return static_cast<size_t>(ResidentSolveFloats(process, tree)) * sizeof(float);
+}
+constexpr IntervalTree PlanResidentSolve(const DiffusionView& process, int64_t num_intervals,
+                                         const LaunchLimits& limits) {
+  constexpr int kMostBlocks = kResidentWarps * kWarpSize;  // a thread takes the norms of a block
+  const int blocks = limits.grid_blocks < kMostBlocks ? limits.grid_blocks : kMostBlocks;
+  const IntervalTree none(0, 1);
+  if (blocks == 0 || num_intervals == 0 || process.width > 16 || !IsResident(process, limits) ||
+      !ByWarps(process.state_dim, limits))
+    return none;
+  const IntervalTree tree = GridTree(num_intervals, blocks);
+  const bool fits = tree.per_block <= kResidentIntervals && 2 * GridBlocksOf(tree) >= blocks &&
+                    ResidentSolveBytes(process, tree) <= limits.shared_bytes;
+  return fits ? tree : none;
 }
 
 // Rows that pass through a step together: all, or as many as a block has memory for; 0 where the

@@ -63,6 +63,8 @@ void DeviceLoop::Solve(int32_t num_samples, const StoppingPolicy& policy,
   recurrence_.LaunchGuess(num_samples);
   if (const StackView* stack = recurrence_.whole_solve(); stack != nullptr) {
     SolveAtOnce(*stack, num_samples, policy, to, start);
+  } else if (const IntervalTree tree = recurrence_.grid_tree(policy); tree.num_intervals > 0) {
+    SolveOverGrid(tree, num_samples, policy, to, start);
   } else {
     const int64_t floats = (work_.shape.num_steps + 1) * work_.shape.state_dim;
     for (int32_t first = 0; first < num_samples; first += kWorkspaceGroup) {
@@ -96,6 +98,26 @@ void DeviceLoop::SolveAtOnce(const StackView& stack, int32_t num_samples,
     if (!in_workspace && policy.max_iterations * work_.interval <= kLongSolve)
       args.cancel = nullptr;
     work_.stream->Launch(args, shape);
+  }
+}
+
+// Solves one sample after the other, each over the whole GPU and in the same workspace.
+void DeviceLoop::SolveOverGrid(const IntervalTree& tree, int32_t num_samples,
+                               const StoppingPolicy& policy, float* trajectories,
+                               const Progress& start) {
+  const int64_t floats = (work_.shape.num_steps + 1) * work_.shape.state_dim;
+  NewtonShape shape = {.width = work_.width, .num_samples = 1, .num_blocks = tree.num_blocks};
+  shape.in_workspace = true;
+  for (int32_t b = 0; b < num_samples; ++b) {
+    if (b > 0 && b % kWorkspaceGroup == 0) work_.stream->Wait([&] { PollTokens(num_samples); });
+    const NewtonArgs args = ArgsOf(b, shape, policy, start);
+    recurrence_.LaunchGridSolve(b, args);
+    if (trajectories == nullptr) continue;
+    const IntervalsView intervals = {.tree = tree,
+                                     .shooting_interval = args.shooting_interval,
+                                     .members = kEveryMember,
+                                     .workspace = args.workspace};
+    recurrence_.LaunchExpansion(b, intervals, 1, trajectories + b * floats);
   }
 }
 

@@ -30,6 +30,8 @@ class DeviceLoop : public IterationLoop {
              const Progress& start);
   void SolveAtOnce(const StackView& stack, int32_t num_samples, const StoppingPolicy& policy,
                    float* trajectories, const Progress& start);
+  void SolveOverGrid(const IntervalTree& tree, int32_t num_samples, const StoppingPolicy& policy,
+                     float* trajectories, const Progress& start);
   void SolveInParts(int32_t first, int32_t count, int32_t num_samples, const StoppingPolicy& policy,
                     const Progress& start);
   void PassOneByOne(int32_t first, int32_t count, int32_t num_samples, const NewtonArgs& args,

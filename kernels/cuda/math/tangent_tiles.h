@@ -86,14 +86,22 @@ DEEPPCR_DEVICE void MultiplyFactors(Context& context, const PanelLayer& layer, i
       a[h][2] = RoundTangent<Context>(x.at[h][1]);
       a[h][3] = RoundTangent<Context>(x.at[h][3]);
     }
+    // Two products with one accumulator have those with others between them: the second waits for
+    // the first.
+    constexpr int kTogether = kOut < 4 ? kOut : 4;
     DEEPPCR_UNROLL
-    for (int p = 0; p < kOut; ++p) {
-      float w[4];
-      context.LoadFour(weights + place(2 * p) + j * kWarpSize * 4, w);
+    for (int tile = 0; tile < kOut; tile += kTogether) {
+      float w[kTogether][4];
       DEEPPCR_UNROLL
-      for (int i = 0; i < 4; ++i) w[i] = Context::CutToTf32(w[i]);
-      context.AddProduct(a[0], {w[0], w[1]}, y[p]);
-      context.AddProduct(a[1], {w[2], w[3]}, y[p]);
+      for (int p = 0; p < kTogether; ++p) {
+        context.LoadFour(weights + place(2 * (tile + p)) + j * kWarpSize * 4, w[p]);
+        DEEPPCR_UNROLL
+        for (int i = 0; i < 4; ++i) w[p][i] = Context::CutToTf32(w[p][i]);
+      }
+      DEEPPCR_UNROLL
+      for (int p = 0; p < kTogether; ++p) context.AddProduct(a[0], {w[p][0], w[p][1]}, y[tile + p]);
+      DEEPPCR_UNROLL
+      for (int p = 0; p < kTogether; ++p) context.AddProduct(a[1], {w[p][2], w[p][3]}, y[tile + p]);
     }
   }
 }

@@ -129,6 +129,13 @@ class RowTransition {
     if (kind == Linearization::kDiagonal) weights_[0] = matrix[row_];
     if (kind == Linearization::kFull) LoadRow(context, matrix + row_ * W, weights_);
   }
+  // Of a full A, from the lane's row.
+  template <class Context>
+  DEEPPCR_DEVICE RowTransition(Context& context, const float (&row)[W])
+      : kind_(Linearization::kFull), row_(context.lane() % W) {
+    DEEPPCR_UNROLL
+    for (int j = 0; j < W; ++j) weights_[j] = row[j];
+  }
   // The lane's element of A x.
   template <class Context>
   DEEPPCR_DEVICE float Times(Context& context, const float* x) const {

@@ -103,6 +103,7 @@ std::optional<BackwardSizes> SizesOf(const Device& device, const ProgramModel& m
                DenseBack::Floats(model.decode(), device.limits(), group, m),
       .workspace_bytes = MostWorkspaceBytes(device, model, limits, intervals),
   };
+  sizes.forward.loop_bytes = 0;  // of steps, which none are made of
   sizes.forward.group = group;
   sizes.forward.iterative = 0;
   if (!limits.parallel) return sizes;
@@ -127,7 +128,7 @@ class ProgramBackwardSpace final : public BackwardSpace, public BackwardScan {
 
   absl::Status Allocate(int64_t columns) {
     DEEPPCR_RETURN_IF_ERROR(work_.Allocate());
-    recurrence_ = NewRecurrence(work_, model_);
+    recurrence_ = NewRecurrenceOfBlocks(work_, model_);
     DEEPPCR_RETURN_IF_ERROR(recurrence_->Allocate());
     const int64_t group = sizes_.forward.group;
     DEEPPCR_RETURN_IF_ERROR(encode_.Allocate(work_.device, group, columns));

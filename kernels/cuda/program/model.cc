@@ -90,7 +90,7 @@ class ProgramModel::Uploader {
     const size_t coarse = model_.shape_.coarse_guess ? CoarseBytes(view) : 0;
     const bool fits = model_.rows_per_step_ > 0 && coarse <= device_.limits().shared_bytes;
     if (use_ == Use::kAll && !fits) return TooLarge("a step");
-    model_.grid_ = PlanGrid(view, packed_, device_.limits());
+    if (use_ == Use::kAll) model_.grid_ = PlanGrid(view, packed_, device_.limits());
     DEEPPCR_RETURN_IF_ERROR(Compile());
     DEEPPCR_RETURN_IF_ERROR(Tape(placed_.state, program::kOnState, &model_.back_.state));
     DEEPPCR_RETURN_IF_ERROR(UploadCondition(placed_.condition, false, &model_.condition_));

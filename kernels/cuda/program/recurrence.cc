@@ -19,12 +19,13 @@ template <class Launches>
 class ProgramRecurrence : public Launches {
  public:
   template <class... Args>
-  explicit ProgramRecurrence(Workspace& work, const ProgramModel& model, Args... args)
-      : Launches(work, args...), model_(model), grid_(work) {}
+  explicit ProgramRecurrence(Workspace& work, const ProgramModel& model, const GridPlan& grid,
+                             Args... args)
+      : Launches(work, args...), model_(model), plan_(grid), grid_(work) {}
 
   absl::Status Allocate() override {
     DEEPPCR_RETURN_IF_ERROR(Launches::Allocate());
-    return grid_.Allocate(model_.grid());
+    return grid_.Allocate(plan_);
   }
   const DeviceChain& decode() const override { return model_.decode(); }
   int64_t StepsPerPoll(int32_t num_samples) const override {
@@ -50,6 +51,7 @@ class ProgramRecurrence : public Launches {
  private:
   int RowsPerStep() const override { return model_.rows_per_step(); }
 
+  const GridPlan plan_;
   GridLauncher grid_;  // for a program of wide layers
 };
 
@@ -78,8 +80,8 @@ class BlockStackRecurrence final : public ProgramRecurrence<BlockRecurrence<Prog
 class ConditionedRecurrence final
     : public ProgramRecurrence<ReverseProcessRecurrence<ProgramView>> {
  public:
-  ConditionedRecurrence(Workspace& work, const ProgramModel& model)
-      : ProgramRecurrence(work, model, model.initial_scale()) {}
+  ConditionedRecurrence(Workspace& work, const ProgramModel& model, const GridPlan& grid)
+      : ProgramRecurrence(work, model, grid, model.initial_scale()) {}
 
   absl::Status Allocate() override {
     DEEPPCR_RETURN_IF_ERROR(ProgramRecurrence::Allocate());
@@ -118,6 +120,12 @@ class ConditionedRecurrence final
   DeviceBuffer<float> conditions_;  // [G, given_floats]
 };
 
+std::unique_ptr<BlockRecurrence<ProgramView>> NewRecurrenceBy(const GridPlan& grid, Workspace& work,
+                                                              const ProgramModel& model) {
+  if (model.shape().draws_noise) return std::make_unique<ConditionedRecurrence>(work, model, grid);
+  return std::make_unique<BlockStackRecurrence>(work, model, grid);
+}
+
 }  // namespace
 
 SpaceSizes SizesOf(const LaunchLimits& device, const ProgramModel& model,
@@ -155,8 +163,11 @@ SpaceSizes SizesOf(const LaunchLimits& device, const ProgramModel& model,
 
 std::unique_ptr<BlockRecurrence<ProgramView>> NewRecurrence(Workspace& work,
                                                             const ProgramModel& model) {
-  if (model.shape().draws_noise) return std::make_unique<ConditionedRecurrence>(work, model);
-  return std::make_unique<BlockStackRecurrence>(work, model);
+  return NewRecurrenceBy(model.grid(), work, model);
+}
+std::unique_ptr<BlockRecurrence<ProgramView>> NewRecurrenceOfBlocks(Workspace& work,
+                                                                    const ProgramModel& model) {
+  return NewRecurrenceBy({}, work, model);
 }
 
 }  // namespace deeppcr::cuda

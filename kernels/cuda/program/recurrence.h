@@ -15,6 +15,9 @@ SpaceSizes SizesOf(const LaunchLimits& device, const ProgramModel& model,
 // The steps of a program. Workspace and model outlive the result.
 std::unique_ptr<BlockRecurrence<ProgramView>> NewRecurrence(Workspace& work,
                                                             const ProgramModel& model);
+// The same, of which all blocks of the GPU make none.
+std::unique_ptr<BlockRecurrence<ProgramView>> NewRecurrenceOfBlocks(Workspace& work,
+                                                                    const ProgramModel& model);
 
 }  // namespace deeppcr::cuda
 

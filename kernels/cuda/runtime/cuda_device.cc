@@ -83,6 +83,9 @@ class CudaStream final : public Stream {
   void Launch(const ResidentArgs& args, int num_members) override {
     if (Begin()) Note("propagation", LaunchBlocks(args, num_members, stream_));
   }
+  void Launch(const ResidentSolveArgs& args) override {
+    if (Begin()) Note("Newton solver", LaunchBlocks(args, stream_));
+  }
   void Launch(const GridStepsArgs<DiffusionView>& args) override {
     if (Begin()) Note("sequential solver", LaunchBlocks(args, stream_));
   }

@@ -19,6 +19,7 @@
 #include "kernels/cuda/diffusion/kernel.h"
 #include "kernels/cuda/diffusion/noise_kernel.h"
 #include "kernels/cuda/diffusion/resident_propagation.h"
+#include "kernels/cuda/diffusion/resident_solve.h"
 #include "kernels/cuda/diffusion/tangent_kernel.h"
 #include "kernels/cuda/loop/block_recurrence.h"
 #include "kernels/cuda/loop/newton_args.h"
@@ -55,6 +56,7 @@ class Stream {
   virtual void Launch(const ExpansionArgs<DiffusionView>& args, int num_samples) = 0;
   virtual void Launch(const CoarseArgs<DiffusionView>& args, int num_samples) = 0;
   virtual void Launch(const ResidentArgs& args, int num_members) = 0;
+  virtual void Launch(const ResidentSolveArgs& args) = 0;
   virtual void Launch(const GridStepsArgs<DiffusionView>& args) = 0;
   virtual void Launch(const BlockSequentialArgs<ProgramView>& args, int num_samples) = 0;
   virtual void Launch(const GridStepsArgs<ProgramView>& args) = 0;

@@ -186,6 +186,29 @@ class GridContext : public DeviceContext {
     to[0] = __uint_as_float(static_cast<uint32_t>(pair[0]));
     to[1] = __uint_as_float(static_cast<uint32_t>(pair[1]));
   }
+  template <int N>
+  __device__ __forceinline__ void AwaitAllNumbered(const uint64_t* const (&from)[N],
+                                                   uint32_t number, float (&to)[N][2], int) const {
+    uint64_t pairs[N][2];
+    bool all;
+    do {
+      all = true;
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
+                     : "=l"(pairs[i][0]), "=l"(pairs[i][1])
+                     : "l"(from[i])
+                     : "memory");
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        all = all && pairs[i][0] >> 32 == number && pairs[i][1] >> 32 == number;
+    } while (!all);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      to[i][0] = __uint_as_float(static_cast<uint32_t>(pairs[i][0]));
+      to[i][1] = __uint_as_float(static_cast<uint32_t>(pairs[i][1]));
+    }
+  }
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900

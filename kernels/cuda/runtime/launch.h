@@ -10,6 +10,7 @@
 #include "kernels/cuda/diffusion/kernel.h"
 #include "kernels/cuda/diffusion/noise_kernel.h"
 #include "kernels/cuda/diffusion/resident_propagation.h"
+#include "kernels/cuda/diffusion/resident_solve.h"
 #include "kernels/cuda/diffusion/tangent_kernel.h"
 #include "kernels/cuda/loop/block_recurrence.h"
 #include "kernels/cuda/loop/newton_args.h"
@@ -40,6 +41,7 @@ cudaError_t PreparePasses(int shared_bytes);
 cudaError_t PrepareProgram(int shared_bytes);
 cudaError_t PrepareProgramBackward(int shared_bytes);
 cudaError_t PrepareResident(int shared_bytes);
+cudaError_t PrepareResidentSolve(int shared_bytes);
 cudaError_t PrepareWideDenoiser(int shared_bytes);
 
 // All launches are asynchronous and return errors of the launch itself.
@@ -68,6 +70,7 @@ cudaError_t LaunchBlocks(const CoarseArgs<DiffusionView>& args, int num_samples,
 cudaError_t LaunchBlocks(const ResidentArgs& args, int num_members, cudaStream_t stream);
 // Cooperative launches: an error where their blocks would not all run side by side.
 cudaError_t LaunchBlocks(const GridStepsArgs<DiffusionView>& args, cudaStream_t stream);
+cudaError_t LaunchBlocks(const ResidentSolveArgs& args, cudaStream_t stream);
 cudaError_t LaunchBlocks(const GridStepsArgs<ProgramView>& args, cudaStream_t stream);
 cudaError_t LaunchBlocks(const BlockSequentialArgs<PanelStackView>& args, int num_samples,
                          cudaStream_t stream);

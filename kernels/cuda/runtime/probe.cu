@@ -62,6 +62,7 @@ cudaError_t PrepareKernels() {
   if (error == cudaSuccess) error = PrepareProgram(bytes);
   if (error == cudaSuccess) error = PrepareProgramBackward(bytes);
   if (error == cudaSuccess) error = PrepareResident(bytes);
+  if (error == cudaSuccess) error = PrepareResidentSolve(bytes);
   if (error == cudaSuccess) error = PrepareWideDenoiser(bytes);
   return error;
 }

@@ -5,7 +5,9 @@ W1: a dense stack, L = 1024, D = 16, relu, C = 8: Newton by a cluster of 16 bloc
 W3: the way back through such a stack, C = 8: a cluster of 16 blocks of 8
     warps.
 W6: a dense stack, L = 1024, D = 64, relu, step by step: a block of eight warps.
-W4: DDPM, L = 1000, D = 16, a residual denoiser of three blocks with H = 128, silu, C = 1.
+W4: DDPM, L = 1000, D = 16, a residual denoiser of three blocks with H = 128, silu, C = 1: Newton by 125
+    blocks of 8 warps, eight intervals each, in the passes that digits-ddpm takes (on a CPU 3.6 full ones,
+    2.1 corrections and 2.5 confirmations a sample, of 24 samples).
 W5: DDIM, L = 100, D = 16, an adaLN denoiser of three blocks with H = 1024, silu, step by step, by 130
     blocks, most of which have one of the 128 panels of each layer.
 """
@@ -91,6 +93,7 @@ _FULL = Route((r'Return\(next', r'PropagateAs<Beside::kProbes', r'PropagateAs<Be
 _CORRECTION = Route((r'Return\(next', r'PropagateAs<Beside::kTangents', r'PropagateAs<Beside::kNothing', 'ComposeNode|ComposePrefixes|kBeforeRound', r'ShareNode<W', 'kDiagonal', 'confirms', 'AfterConfirmation'))
 # In parts the matrices of the nodes are formed anew.
 _CORRECTION_IN_PARTS = Route(_CORRECTION.avoid[:3] + ('ShareNode<W>', 'confirms', 'kDiagonal', 'AfterConfirmation'))
+_CONFIRMATION_IN_PARTS = Route(('ShareNode<kNum', 'AfterNewtonPass', r'progress->update > 0'), (r'vectors\(\) == 1 \? (ApplyTo|UpdateAs|EnterLevel|CopyRows|task)',))
 _CONFIRMATION = Route((r'PropagateAs<Beside::kTangents', r'PropagateAs<Beside::kProbes', 'ComposeNode|ComposePrefixes|kBeforeRound', r'ShareNode<W \*|ShareNode<kNum', 'kDiagonal',
                        'AfterNewtonPass', r'progress->update > 0'),
                       (r'vectors\(\) == 1 \? (ApplyTo|UpdateAs|EnterLevel|CopyRows|task)',))
@@ -149,7 +152,43 @@ _OF_CORRECTION = (Trips('where < 3', 3),)
 
 def _propagation(part, route, times, kernel, trips=()):
     return Launch(part, ('resident_propagation.cu',), 'ResidentKernelILi2ELi16', 'Silu', 8,
-                  _RESIDENT + trips, (), _STEPS + Route((r'load\([02]\)|\? matrix\[', r'Stored\(|kHiddenTiles>\($')) + route, times, (('kernel', kernel),), blocks=125)
+                  _RESIDENT + trips, (), _STEPS + Route((r'load\([02]\)|\? matrix\[', r'Stored\(|kHiddenTiles>\($')) + route, times, (('kernel', kernel),) if kernel else (), blocks=125)
+
+
+# A pass of one launch: a block composes eight intervals, the first of each eight blocks their nodes; a
+# vector goes through fourteen groups, which the last block has before it.
+def _grid_pass(vectors, forms):
+    return (Trips(r'at < count_ \* kFours', 2, call=r'Fetch<W \* W'), Trips(r'at < count_ \* kFours', 1),
+            Trips('size = 1; size < count', 3 if forms else 0),
+            Trips('v = warps - 1 - warp', 0 if forms else 1, warps=vectors, from_last=True),
+            Trips('int i = 1; i < count', 7),
+            Trips(r'at < \(last - first\) \* \(W', 8 if forms else 0, call=r'places_\.Prefix'),
+            Trips(r'at < \(last - first\) \* \(W', 1 if forms else 0),
+            *((Trips(r'at < \(last - first\) \* kEl', 3, call=r'places_\.Prefix'),) if vectors > 1 else ()),
+            Trips(r'begin \+= kTogether', 2, call=r'Await<W \* W>.*1, group'), Trips(r'begin \+= kTogether', 1),
+            Trips(r'v = warp_; v < kind', 1, warps=vectors), Trips('g = 1; g < group', 14))
+
+
+_GRID_PASSES = r'HasStopped\(\)\) \{'
+_OF_VECTORS = ('Fetch<kVectors', 'Await<kVectors', 'GiveVectors<kVectors')
+_OF_ONE = (r'Fetch<W, kV', 'Await<W>', 'GiveVectors<W>')
+_GRID_FULL = Route(_OF_VECTORS + ('ResidentProbes<', r'Return\(next', 'confirms', 'AfterConfirmation'), (r'vectors\(\) == 1 \?',))
+_GRID_CORRECTION = Route(_OF_ONE + (r'StepColumns\(steps', r'Return\(next', 'ComposePair|kBeforeGridRound', 'confirms', 'AfterConfirmation'))
+_GRID_CONFIRMATION = Route(_OF_VECTORS + (r'StepColumns\(steps', 'ResidentProbes<', 'ComposePair|kBeforeGridRound', 'AfterNewtonPass'),
+                           (r'vectors\(\) == 1 \?',))
+# Matrices come with the vectors that a block has awaited, or were there before.
+_GRID_MEMORY = (('LDG', r'Await<W \* W>|AwaitBefore', 'l2'), ('LDG', 'AwaitAllNumbered|AwaitNumbered', 'exchange'))
+
+
+def _grid_solve(full, corrections, confirmations):
+    def passes(times, route, vectors, forms=False, trips=()):
+        return Trips(_GRID_PASSES, times, route=route, inner=_RESIDENT[2:] + trips + _grid_pass(vectors, forms))
+    return Launch('solve', ('resident_solve.cu',), 'ResidentSolveKernelILi16ELi16', 'Silu', 8,
+                  (passes(full, _GRID_FULL, 1, True), passes(corrections, _GRID_CORRECTION, _VECTORS, trips=_OF_CORRECTION),
+                   passes(confirmations, _GRID_CONFIRMATION, 1)) + _RESIDENT[:2] +
+                  (Trips(r'at < \(count_ \+ 1\) \* W', 1), Trips('i < kVectors', 1)), _GRID_MEMORY,
+                  _STEPS + Route((r'load\([02]\)|\? matrix\[', r'Stored\(|kHiddenTiles>\($', 'LoadVolatile')),
+                  row=(('kernel', 'resident_solve'),), blocks=125)
 
 
 def _rest(part, route, times, vectors):
@@ -223,15 +262,28 @@ WORKLOADS = (
                row=(('kernel', 'grid_steps'),)),),
         others=2, per=100, hot=(
             ('step', Trips(r'l = args\.begin', 1)), ('sixteen groups of a layer', Trips('kAhead <= groups_', 1)))),
-    Workload('W4 Newton', 'C = 1: the coarse guess, three full passes and two corrections', (
+    Workload('W4 Newton', 'C = 1: the coarse guess, and in one launch four full passes, two corrections and two confirmations', (
         Launch('guess', _DIFFUSION, 'HalfCoarseKernelILi8', 'Silu', 8,
                (Trips('begin = 0', 16), Trips(r'i = context\.thread', 1, warps=1)) + _HELD, _PREFETCHED,
                _STEPS + _HALVES,
                row=(('kernel', 'half_coarse_guess'),)),
-        _propagation('full propagation', Route(('ResidentProbes<',)), 3, 'resident_propagation'),
+        _grid_solve(4, 2, 2)),
+        others=2, hot=(
+            ('layer of states', Trips(_TILES, 1, call='BlockOfStates')),
+            ('its weights and states', Trips(_GROUPS, 1, call='BlockOfStates')),
+            ('layer of tangents', Trips(r'b = 0; b < d_\.num_blocks; \+\+b\) (Block\(b|\{)', 1)),
+            ('group of blocks on the way', Trips('g = 1; g < group', 1)))),
+    Workload('W4 Newton in parts', 'the same, where a GPU cannot do it in one launch: two a pass', (
+        Launch('guess', _DIFFUSION, 'HalfCoarseKernelILi8', 'Silu', 8,
+               (Trips('begin = 0', 16), Trips(r'i = context\.thread', 1, warps=1)) + _HELD, _PREFETCHED,
+               _STEPS + _HALVES,
+               row=(('kernel', 'half_coarse_guess'),)),
+        _propagation('full propagation', Route(('ResidentProbes<',)), 4, 'resident_propagation'),
         _propagation('propagation of a correction', Route((r'StepColumns\(steps',)), 2, 'resident_correction',
                      _OF_CORRECTION),
-        _rest('rest of a full pass', _FULL, 3, 1), _rest('rest of a correction', _CORRECTION_IN_PARTS, 2, _VECTORS)),
+        _propagation('propagation of a confirmation', Route((r'StepColumns\(steps', 'ResidentProbes<')), 2, ''),
+        _rest('rest of a full pass', _FULL, 4, 1), _rest('rest of a correction', _CORRECTION_IN_PARTS, 2, _VECTORS),
+        _rest('rest of a confirmation', _CONFIRMATION_IN_PARTS, 2, 1)),
         others=2, hot=(
             ('layer of states', Trips(_TILES, 1, call='BlockOfStates')),
             ('its weights and states', Trips(_GROUPS, 1, call='BlockOfStates')),
@@ -262,17 +314,22 @@ CEILINGS = (
     Ceiling('W5 sequential', '', 'spill', 0),
     Ceiling('W5 sequential', '', 'fence', 0),
     Ceiling('W5 sequential', r'i < d_\.num_blocks', 'barrier', 6),
-    Ceiling('W4 Newton', 'begin = 0', 'spill', 0),
+    Ceiling('W4 Newton in parts', 'begin = 0', 'spill', 0),
     # Addresses, read once a step of some 50,000 cycles.
-    Ceiling('W4 Newton', r'job = context_\.warp|shooting_interval', 'spill', 17),
-    Ceiling('W4 Newton', r'tile = team|j < groups_|b < d_|k = warp|level', 'spill', 1),
-    Ceiling('W4 Newton', 'level', 'fence', 1),
+    Ceiling('W4 Newton in parts', r'job = context_\.warp|shooting_interval', 'spill', 26),
+    Ceiling('W4 Newton in parts', r'tile = team|j < groups_|b < d_|k = warp|level', 'spill', 3),
+    Ceiling('W4 Newton in parts', 'level', 'fence', 1),
+    # What a thread keeps over a pass, or reads again in one, of some 40,000 cycles.
+    Ceiling('W4 Newton', _GRID_PASSES, 'spill', 80),
+    Ceiling('W4 Newton', r'tile = team|j < groups_|g < group', 'spill', 5),
+    Ceiling('W4 Newton', r'b < d_', 'spill', 28),  # of probes, in some 7,000 cycles
+    Ceiling('W4 Newton', '', 'fence', 0),
     Ceiling('W1 Newton', _PASSES, 'fence', 2),
     Ceiling('W1 Newton', _PASSES, 'cluster barrier', 2),
     Ceiling('W1 Newton', _PASSES, 'LD.32', 11),
     Ceiling('W1 Newton', r'k = warp_; k < tree_', 'LD.32', 0),  # the intervals of a block lie in its own memory
     Ceiling('W1 Newton', r'b = context\.block', 'LD.128', 0),  # nodes are sent, not fetched
-    Ceiling('W4 Newton', _GROUPS, 'LDS.128', 0.34, 'FFMA', 'propagation'),
+    Ceiling('W4 Newton in parts', _GROUPS, 'LDS.128', 0.34, 'FFMA', 'propagation'),
     # Two products a load, and the input layer: weights lie in registers.
-    Ceiling('W4 Newton', 'begin = 0', 'LDS.128', 0.52, 'HMMA', 'guess'),
+    Ceiling('W4 Newton in parts', 'begin = 0', 'LDS.128', 0.52, 'HMMA', 'guess'),
 )

@@ -30,7 +30,8 @@ enum class Model : uint8_t {
   kNarrow,            // a dense stack that warps step through
   kBackwards,         // one that they go back through
   kWide,              // one that blocks step through
-  kResidual,          // a residual denoiser that holds its weights
+  kResidual,          // a residual denoiser that holds its weights, solved pass by pass
+  kResidualOverGrid,  // one that all blocks of a GPU solve in one launch
   kAdaLn,             // an adaLN denoiser with conditions and a decoder
   kWideAdaLn,         // one whose states go by all blocks of a GPU and its tangents by products
   kWideTeams,         // the same, where states go by teams of blocks
@@ -40,18 +41,11 @@ enum class Model : uint8_t {
   kProgramBackwards,  // a denoiser that goes back as the step program that it is
   kLayersBackwards,   // a dense stack that does
 };
-constexpr Model kModels[] = {Model::kNarrow,
-                             Model::kBackwards,
-                             Model::kWide,
-                             Model::kResidual,
-                             Model::kAdaLn,
-                             Model::kWideAdaLn,
-                             Model::kWideTeams,
-                             Model::kProgram,
-                             Model::kWideProgram,
-                             Model::kLayers,
-                             Model::kProgramBackwards,
-                             Model::kLayersBackwards};
+constexpr Model kModels[] = {
+    Model::kNarrow,           Model::kBackwards,   Model::kWide,      Model::kResidual,
+    Model::kResidualOverGrid, Model::kAdaLn,       Model::kWideAdaLn, Model::kWideTeams,
+    Model::kProgram,          Model::kWideProgram, Model::kLayers,    Model::kProgramBackwards,
+    Model::kLayersBackwards};
 
 absl::Status CheckStack(const StackOptions& options, int32_t interval) {
   const RandomSystem system(options);
@@ -133,7 +127,9 @@ absl::Status Check(Model model) {
       return CheckStack(
           {.num_steps = 10, .state_dim = 44, .residual = true, .gain = 0.7, .output_dim = 3}, 2);
     case Model::kResidual:
-      return CheckProcess(ResidualDdpm(9, 3), 3);
+      return CheckProcess(ResidualDdpm(9, 3), 3, GridOf(0));
+    case Model::kResidualOverGrid:
+      return CheckProcess(ResidualDdpm(34, 3), 1, GridOf(17));
     case Model::kAdaLn:
       return CheckProcess({.kind = DenoiserKind::kAdaLnMlp,
                            .state_dim = 3,
@@ -262,6 +258,11 @@ constexpr PlantedCase kPlantedCases[] = {
      "overflows, and does not on the other"},
     {Planted::kGridElementOfNeighbour, "GridElementOfNeighbour", Model::kWideAdaLn,
      "a step of sample 0 is off by"},
+    {Planted::kGridScanOfGroupBefore, "GridScanOfGroupBefore", Model::kResidualOverGrid,
+     "an update of newton is off by"},
+    {Planted::kGridScanWithoutIntervals, "GridScanWithoutIntervals", Model::kResidualOverGrid,
+     "an update of newton is off by"},
+    {Planted::kGridStateOfFirstBlock, "GridStateOfFirstBlock", Model::kResidualOverGrid, "newton"},
     {Planted::kResidentTapeOfFirstInterval, "ResidentTapeOfFirstInterval", Model::kResidual,
      "newton has other bits for sample 0 of 3"},
     {Planted::kResidentSlopesOfNegatives, "ResidentSlopesOfNegatives", Model::kResidual,

@@ -111,6 +111,8 @@ class Launch {
       Complain("an AwaitBlocks without its AnnounceBlock");
     if (scope == kBlocks) state.announcement = Announcement::kAwaited;
     if (site == schedule_.disabled_site) return;
+    // A warp goes on at once where it finds what it asks for: nobody else has to have come as far.
+    if (scope == kElements && HaveNumber(state.pair, state.number)) return;
     state.scope = scope;
     state.site = site;
     fibers_[thread.index_]->Yield();

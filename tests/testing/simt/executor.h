@@ -162,6 +162,12 @@ class Thread {
   // Waits until two elements, at a multiple of 16, have this number, and reads them. A mutant, in
   // which this is not a wait, reads what is there.
   void AwaitNumbered(const uint64_t* from, uint32_t number, float (&to)[2], int site);
+  // The same for N pairs, whose loads are under way at a time.
+  template <int N>
+  void AwaitAllNumbered(const uint64_t* const (&from)[N], uint32_t number, float (&to)[N][2],
+                        int site) {
+    for (int i = 0; i < N; ++i) AwaitNumbered(from[i], number, to[i], site);
+  }
 
   // The value of another lane; all lanes of the warp take part.
   template <class T>

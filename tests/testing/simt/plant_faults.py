@@ -148,6 +148,13 @@ FAULTS = {
     "math/grid_team.h": {
         "GridElementOfNeighbour": ("to[1] = |pair[1]", "pair[0]"),
     },
+    "loop/grid_scan.h": {
+        "GridScanOfGroupBefore": ("const float own = context_.lane() < W ? |vector[kVectors + row_]", "vector[row_]"),
+        "GridScanWithoutIntervals": ("? before_[v] + |Multiply<W>(context_, prefix_, d)", "d"),
+    },
+    "loop/grid_solve.h": {
+        "GridStateOfFirstBlock": ("places_.Outcome(pass, |block_ - 1", "0"),
+    },
     "diffusion/resident_block.h": {
         "ResidentTapeOfFirstInterval": (
             "args.tape.From(process.denoiser, |sample * view.tree.num_intervals + first + r",
@@ -161,7 +168,7 @@ FAULTS = {
         "ResidentProbesStayZero": ("propagated[place] = residual[place] = |i < d_.state_dim", "false"),
     },
     "math/tangent_tiles.h": {
-        "TileOfOtherRows": ("context.LoadFour(weights + |place(2 * p)", "place(p / 2 * 4)"),
+        "TileOfOtherRows": ("context.LoadFour(weights + |place(2 * (tile + p))", "place((tile + p) / 2 * 4)"),
     },
     "program/element_step.h": {
         "ProgramSlopesOfSecondOperand": ("|slopes.first * operands_[0].Of(r, i)", "slopes.second * operands_[0].Of(r, i)"),

@@ -98,6 +98,16 @@ class SimtStream final : public cuda::Stream {
       Run(shape, [&](Thread& t) { cuda::PropagateResident<state.value, hidden.value>(t, args); });
     });
   }
+  void Launch(const cuda::ResidentSolveArgs& args) override {
+    const cuda::DiffusionView& process = args.resident.propagation.process;
+    const LaunchShape shape = {
+        .num_blocks = args.num_blocks(),
+        .num_threads = cuda::kResidentWarps * kWarpSize,
+        .shared_bytes = cuda::ResidentSolveBytes(process, args.solve.newton.tree)};
+    cuda::WithResidentSolve(process, [&](auto width, auto hidden) {
+      Run(shape, [&](Thread& t) { cuda::SolveResident<width.value, hidden.value>(t, args); });
+    });
+  }
   void Launch(const cuda::GridStepsArgs<cuda::DiffusionView>& args) override {
     Run(ShapeOverGrid(args), [&](Thread& t) { cuda::SolveOverGrid(t, args); });
   }
@@ -389,6 +399,7 @@ class SimtDevice final : public cuda::Device {
                                options_.memory_bytes, " free");
     void* const memory = ::operator new(bytes, kAlignment);
     std::memset(memory, 0xFF, bytes);
+    std::fill_n(static_cast<uint64_t*>(memory), bytes / sizeof(uint64_t), options_.fill);
     sizes_[memory] = static_cast<int64_t>(bytes);
     taken_ += static_cast<int64_t>(bytes);
     return memory;

@@ -11,7 +11,8 @@
 namespace deeppcr::testing::simt {
 
 // Options of a GPU that is the SIMT executor: launches run at once, on the calling thread. Device
-// memory is full of NaN before the first store and has exactly the size that was asked for.
+// memory is full of `fill`, which is NaN, before the first store and has exactly the size that was
+// asked for.
 struct DeviceOptions {
   cuda::LaunchLimits limits = {.multiprocessors = 8,
                                .shared_bytes = size_t{227} << 10,
@@ -19,6 +20,7 @@ struct DeviceOptions {
                                .max_warps = 2,
                                .grid_blocks = 8};
   Schedule schedule;
+  uint64_t fill = ~uint64_t{0};
   int64_t memory_bytes = int64_t{1} << 30;  // larger requests are refused
   int fail_after = -1;                      // launches until the device is lost; -1: never lost
   // Makes kernels of programs, whose handles are functions void(Thread&, const Args&); null:

@@ -142,8 +142,9 @@ std::vector<float> StatesAfter(const cuda::DiffusionView& process, const DeviceO
   return states;
 }
 
-// A space begins without numbers, as it is once all are used up: its places are NaN until it clears
-// them. Requests of two samples and of one have other buffers in a set.
+// A space begins without numbers, as it is once all are used up: places have NaN with the number
+// that comes next until it clears them. Requests of two samples and of one have other buffers in a
+// set.
 TEST(GridStepsTest, NumbersBeginAnew) {
   cuda::GridExchange exchange = {};
   exchange.made = 0xFFFFFFF0;
@@ -153,6 +154,7 @@ TEST(GridStepsTest, NumbersBeginAnew) {
     const RandomDiffusion process = Process(kind, 250, 1, 3);
     DeviceOptions options = GridOf(4);
     options.schedule = {.order = simt::Order::kShuffled, .seed = 4};
+    options.fill = uint64_t{1} << 32 | 0xFFFFFFFF;
     const SolverRig rig = RigOn(options, process), right = RigOn(GridOf(0), process);
     for (int i = 0; i < 20; ++i) {
       const SampleInputs request = Request(1 + i % 2, 3 + i);

@@ -110,8 +110,10 @@ using Answers = std::vector<Solved>(const RandomDiffusion& process, const Device
 // The answers for all processes under other orders of warps than the one of `{}`.
 auto Orders(const std::vector<RandomDiffusion>& processes, const DeviceOptions& options = {},
             Answers* answers = AllAnswers) {
+  DeviceOptions plain;
+  plain.limits.grid_blocks = options.limits.grid_blocks;
   std::vector<std::vector<Solved>> right;
-  for (const RandomDiffusion& process : processes) right.push_back(answers(process, {}));
+  for (const RandomDiffusion& process : processes) right.push_back(answers(process, plain));
   return simt::OrdersOfWarps(
       [=, &processes, right = std::move(right)](const simt::Schedule& schedule) {
         DeviceOptions device = options;
@@ -170,6 +172,13 @@ TEST(HeldLayersTest, EveryBarrierIsNeeded) {
 }
 
 // ---- Layers in shared memory while intervals are propagated
+// A device on which every pass of a solve has launches of its own.
+DeviceOptions PassByPass() {
+  DeviceOptions options;
+  options.limits.grid_blocks = 0;
+  return options;
+}
+
 // By blocks of one interval, some or eight of them, and with one step an interval or three, of
 // which the last one lacks some.
 TEST(ResidentLayersTest, BitsDependOnNoShapeOfALaunch) {
@@ -185,11 +194,12 @@ TEST(ResidentLayersTest, BitsDependOnNoShapeOfALaunch) {
     const SampleInputs request{.num_samples = 2, .seed = 5};
     for (const int64_t interval : {1, 3}) {
       const ResolvedOptions options = CoarseNewton(11, interval);
-      const Solved right = SolverRig(BackendOn({}), process.spec()).Solve(options, request);
+      const Solved right =
+          SolverRig(BackendOn(PassByPass()), process.spec()).Solve(options, request);
       ASSERT_FALSE(right.reports.empty());
       EXPECT_TRUE(right.reports[0].converged && !right.reports[0].fallback);
       for (const int multiprocessors : {1, 3, 8, 22}) {
-        DeviceOptions other;
+        DeviceOptions other = PassByPass();
         other.limits.multiprocessors = multiprocessors;
         const Solved solved = SolverRig(BackendOn(other), process.spec()).Solve(options, request);
         EXPECT_TRUE(right.SameAnswers(solved)) << state_dim << " " << hidden_dim;
@@ -203,11 +213,11 @@ TEST(ResidentLayersTest, BitsDependOnNoShapeOfALaunch) {
 TEST(ResidentLayersTest, TakesNoMorePassesThanExactTangents) {
   const RandomDiffusion process(
       {.state_dim = 12, .hidden_dim = 40, .num_blocks = 3, .num_steps = 40, .output_gain = 0.4});
-  DeviceOptions small;
+  DeviceOptions small = PassByPass();
   small.limits.shared_bytes = 50'000;  // for steps, and not for layers
   const SampleInputs request{.num_samples = 3, .seed = 5};
   const ResolvedOptions options = CoarseNewton(40, 1);
-  const Solved rounded = SolverRig(BackendOn({}), process.spec()).Solve(options, request);
+  const Solved rounded = SolverRig(BackendOn(PassByPass()), process.spec()).Solve(options, request);
   const Solved exact = SolverRig(BackendOn(small), process.spec()).Solve(options, request);
   for (size_t s = 0; s < 3; ++s) {
     EXPECT_TRUE(rounded.reports[s].converged && !rounded.reports[s].fallback);
@@ -265,7 +275,7 @@ TEST(ResidentLayersTest, EveryBarrierIsNeeded) {
   std::vector<RandomDiffusion> processes;
   processes.emplace_back(DiffusionOptions{
       .state_dim = 12, .hidden_dim = 70, .num_blocks = 2, .num_steps = 10, .output_gain = 0.2});
-  DeviceOptions device;
+  DeviceOptions device = PassByPass();
   device.limits.multiprocessors = 2;
   const auto orders = Orders(processes, device);
   for (int site = cuda::kAfterResidentEntries; site < cuda::kNumResidentSites; ++site)

@@ -157,6 +157,33 @@ TEST(ProgramBackwardTest, LongIntervalsGoBackInPieces) {
   EXPECT_FALSE(suffice(small, launches));
 }
 
+// Steps over the whole GPU are quicker than those of a block, which makes the way back: launches
+// are as long, and take the same memory, where there are none.
+TEST(ProgramBackwardTest, IsNoStepOfTheWholeGpu) {
+  const ProgramProcess process(Mixer(256), kDim, 12, 30'000'000);
+  const WayBack way(process.spec(), 1);
+  DeviceOptions grid, none;
+  none.limits.grid_blocks = 0;
+  const auto launches = [&](DeviceOptions device) {
+    device.fail_after = 0;
+    for (;; ++device.fail_after) {
+      const BackwardRig rig = way.On(device);
+      const auto space = *rig.system().NewBackwardSpace({.min_shooting_interval = 12});
+      const SampleInput input = InputOf(way.request().samples, 0, nullptr);
+      space->Begin(0, {.input = &input,
+                       .states = way.request().states.data(),
+                       .of_outputs = way.request().of_outputs.data()});
+      std::get<BackwardScan*>(space->scan())->GoBack(1, 12);
+      if (space->status().ok()) return device.fail_after;
+    }
+  };
+  EXPECT_EQ(launches(grid), launches(none));
+  const auto bytes = [&](const DeviceOptions& device) {
+    return way.On(device).system().BackwardSpaceBytes({.min_shooting_interval = 12});
+  };
+  EXPECT_EQ(bytes(grid), bytes(none));
+}
+
 // Spaces are made for the most intervals that a request may ask for.
 TEST(ProgramBackwardTest, MatricesOfFewerIntervalsHaveRoom) {
   int64_t most = 0;
