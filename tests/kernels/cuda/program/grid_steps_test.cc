@@ -94,7 +94,7 @@ cuda::GridPlan PlanOf(const SystemSpec& spec, const DeviceOptions& options) {
 
 // With fewer panels than warps and more, and a block for each panel; one request after another,
 // whose exchanges go on counting. Three samples are for clusters.
-TEST(ProgramGridTest, HasTheBitsOfABlock) {
+TEST(ProgramGridTest, HasTheBitsOfACluster) {
   for (const ProgramProcess& process : Processes()) {
     const SolverRig right = RigOn(GridOf(0), process.spec());
     for (const auto& [blocks, warps] :
@@ -114,6 +114,25 @@ TEST(ProgramGridTest, HasTheBitsOfABlock) {
       }
     }
   }
+}
+
+// A launch for each step: the state goes on where the last one has left it.
+TEST(ProgramGridTest, LaunchesGoOnWhereTheLastEnded) {
+  const ProgramProcess pieces(Mixer(256), kDim, 4, 5'000'000'000), whole(Mixer(256), kDim, 4);
+  for (const int64_t samples : {1, 2}) {
+    const Solved want = StepsOf(RigOn(GridOf(8), whole.spec()), samples, 3);
+    EXPECT_TRUE(want.SameAnswers(StepsOf(RigOn(GridOf(8), pieces.spec()), samples, 3)));
+  }
+  // As many launches fail as there are steps.
+  const auto done = [&](const ProgramProcess& process, int launches) {
+    DeviceOptions options = GridOf(8);
+    options.fail_after = launches;
+    return !StepsOf(RigOn(options, process.spec()), 1, 3).reports.empty();
+  };
+  int launches = 0;
+  while (!done(whole, launches)) ++launches;
+  EXPECT_FALSE(done(pieces, launches + 2));
+  EXPECT_TRUE(done(pieces, launches + 3));
 }
 
 // The barrier before an exchange only keeps warps from asking early, and a layer by all blocks need
