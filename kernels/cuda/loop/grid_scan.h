@@ -50,6 +50,28 @@ enum GridSolveSite : int {
   kNumGridSolveSites,
 };
 
+// Takes a vector through `count` nodes that follow one another: to that of each, at `vector` and
+// every kNumColumns W floats behind, adds what leaves the node before it. `matrix`: of the second
+// node, then of those behind.
+template <int W, class Context>
+DEEPPCR_DEVICE void TakeThroughNodes(Context& context, const float* matrix, float* vector,
+                                     int count) {
+  if (count < 2) return;
+  const int row = context.lane() % W;
+  RowTransition<W> next(context, Linearization::kFull, matrix);
+  for (int i = 1; i < count; ++i) {
+    const RowTransition<W> transition = next;  // the next one is on its way meanwhile
+    matrix += i + 1 < count ? W * W : 0;
+    next = RowTransition<W>(context, Linearization::kFull, matrix);
+    // A lane that repeats another one's row might read the word after its store below.
+    const float own = context.lane() < W ? vector[kNumColumns * W + row] : 0.0F;
+    const float sum = own + transition.Times(context, vector);
+    vector += kNumColumns * W;
+    if (context.lane() < W) vector[row] = sum;
+    context.SyncWarp(kAfterGridNode);
+  }
+}
+
 // Nodes that follow one another, in shared memory, and their compositions from the first on.
 template <int W, class Context>
 class NodePrefixes {
@@ -73,7 +95,8 @@ class NodePrefixes {
     const int warp = context_.Uniform(context_.warp());
     const int warps = context_.num_threads() / kWarpSize;
     if (!matrices) {
-      for (int v = warps - 1 - warp; v < vectors; v += warps) AddUpVector(count, v);
+      for (int v = warps - 1 - warp; v < vectors; v += warps)
+        TakeThroughNodes<W>(context_, Matrix(1), Vectors(0) + v * W, count);
       return;
     }
     for (int size = 1; size < count; size *= 2) {
@@ -83,24 +106,6 @@ class NodePrefixes {
   }
 
  private:
-  DEEPPCR_DEVICE void AddUpVector(int count, int v) const {
-    if (count < 2) return;
-    const int row = context_.lane() % W;
-    const float* matrix = Matrix(1);
-    float* vector = Vectors(0) + v * W;
-    RowTransition<W> next(context_, Linearization::kFull, matrix);
-    for (int i = 1; i < count; ++i) {
-      const RowTransition<W> transition = next;  // the next one is on its way meanwhile
-      matrix += i + 1 < count ? W * W : 0;
-      next = RowTransition<W>(context_, Linearization::kFull, matrix);
-      // A lane that repeats another one's row might read the word after its store below.
-      const float own = context_.lane() < W ? vector[kVectors + row] : 0.0F;
-      const float sum = own + transition.Times(context_, vector);
-      vector += kVectors;
-      if (context_.lane() < W) vector[row] = sum;
-      context_.SyncWarp(kAfterGridNode);
-    }
-  }
   DEEPPCR_DEVICE void ComposePair(int size, int k, int count) const {
     const int in_right = k & (size - 1), right = ((k - in_right) << 1) + size;
     const int i = right + in_right;
@@ -357,20 +362,7 @@ class GridScan {
   }
   // Takes vector v through the groups before the block's.
   DEEPPCR_DEVICE void WalkGroups(int group, int v) const {
-    if (group < 2) return;
-    const float* matrix = ChainMatrix(1);
-    float* vector = ChainVectors(0) + v * W;
-    RowTransition<W> next(context_, Linearization::kFull, matrix);
-    for (int g = 1; g < group; ++g) {
-      const RowTransition<W> transition = next;  // the next one is on its way meanwhile
-      matrix += g + 1 < group ? W * W : 0;
-      next = RowTransition<W>(context_, Linearization::kFull, matrix);
-      const float own = context_.lane() < W ? vector[kVectors + row_] : 0.0F;
-      const float d = own + transition.Times(context_, vector);
-      vector += kVectors;
-      if (context_.lane() < W) vector[row_] = d;
-      context_.SyncWarp(kAfterGridNode);
-    }
+    if (group > 1) TakeThroughNodes<W>(context_, ChainMatrix(1), ChainVectors(0) + v * W, group);
   }
   // Takes vector v past the nodes of the group before the block's.
   DEEPPCR_DEVICE void EnterBlock(int group, int v, const float (&row)[W], float sum) const {

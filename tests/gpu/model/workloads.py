@@ -161,12 +161,12 @@ def _grid_pass(vectors, forms):
     return (Trips(r'at < count_ \* kFours', 2, call=r'Fetch<W \* W'), Trips(r'at < count_ \* kFours', 1),
             Trips('size = 1; size < count', 3 if forms else 0),
             Trips('v = warps - 1 - warp', 0 if forms else 1, warps=vectors, from_last=True),
-            Trips('int i = 1; i < count', 7),
+            Trips('int i = 1; i < count', 14, call='WalkGroups'), Trips('int i = 1; i < count', 7),
             Trips(r'at < \(last - first\) \* \(W', 8 if forms else 0, call=r'places_\.Prefix'),
             Trips(r'at < \(last - first\) \* \(W', 1 if forms else 0),
             *((Trips(r'at < \(last - first\) \* kEl', 3, call=r'places_\.Prefix'),) if vectors > 1 else ()),
             Trips(r'begin \+= kTogether', 2, call=r'Await<W \* W>.*1, group'), Trips(r'begin \+= kTogether', 1),
-            Trips(r'v = warp_; v < kind', 1, warps=vectors), Trips('g = 1; g < group', 14))
+            Trips(r'v = warp_; v < kind', 1, warps=vectors))
 
 
 _GRID_PASSES = r'HasStopped\(\)\) \{'
@@ -272,7 +272,7 @@ WORKLOADS = (
             ('layer of states', Trips(_TILES, 1, call='BlockOfStates')),
             ('its weights and states', Trips(_GROUPS, 1, call='BlockOfStates')),
             ('layer of tangents', Trips(r'b = 0; b < d_\.num_blocks; \+\+b\) (Block\(b|\{)', 1)),
-            ('group of blocks on the way', Trips('g = 1; g < group', 1)))),
+            ('group of blocks on the way', Trips('int i = 1; i < count', 1, call='WalkGroups')))),
     Workload('W4 Newton in parts', 'the same, where a GPU cannot do it in one launch: two a pass', (
         Launch('guess', _DIFFUSION, 'HalfCoarseKernelILi8', 'Silu', 8,
                (Trips('begin = 0', 16), Trips(r'i = context\.thread', 1, warps=1)) + _HELD, _PREFETCHED,
@@ -321,7 +321,7 @@ CEILINGS = (
     Ceiling('W4 Newton in parts', 'level', 'fence', 1),
     # What a thread keeps over a pass, or reads again in one, of some 40,000 cycles.
     Ceiling('W4 Newton', _GRID_PASSES, 'spill', 80),
-    Ceiling('W4 Newton', r'tile = team|j < groups_|g < group', 'spill', 5),
+    Ceiling('W4 Newton', r'tile = team|j < groups_|int i = 1; i < count', 'spill', 5),
     Ceiling('W4 Newton', r'b < d_', 'spill', 28),  # of probes, in some 7,000 cycles
     Ceiling('W4 Newton', '', 'fence', 0),
     Ceiling('W1 Newton', _PASSES, 'fence', 2),

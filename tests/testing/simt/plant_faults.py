@@ -149,7 +149,7 @@ FAULTS = {
         "GridElementOfNeighbour": ("to[1] = |pair[1]", "pair[0]"),
     },
     "loop/grid_scan.h": {
-        "GridScanOfGroupBefore": ("const float own = context_.lane() < W ? |vector[kVectors + row_]", "vector[row_]"),
+        "GridScanOfGroupBefore": ("const float own = context.lane() < W ? |vector[kNumColumns * W + row]", "vector[row]"),
         "GridScanWithoutIntervals": ("? before_[v] + |Multiply<W>(context_, prefix_, d)", "d"),
     },
     "loop/grid_solve.h": {
