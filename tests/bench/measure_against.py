@@ -1,12 +1,13 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures this tree against an older commit; called by run.sh --against COMMIT.
+"""Measures this tree against older commits; called by run.sh --against COMMIT,...
 
-One process of each solves the same requests, in turns, and a ratio is formed within a turn. The older
-commit is built in build/against/COMMIT, with the program of this tree (old_commit.cmake).
+One process of each solves the same requests, in turns, and a ratio to the first commit is formed within a
+turn. Older commits are built in build/against/COMMIT, with the program of this tree (old_commit.cmake).
 """
 
 import argparse
+import contextlib
 import datetime
 import os
 import pathlib
@@ -54,18 +55,23 @@ class Program:
 
 
 def measure(binaries, folder, case, cores):
+    """A row for every commit, of whom `binaries` has the program by name."""
     model, threads, samples, repetitions, turns = case
     path = folder / model / '1' if model == ladder_models.WIDE_MODEL else DIGITS / model / '1'
-    with Program(binaries[0], path, threads, cores) as old, Program(binaries[1], path, threads, cores) as new:
-        found = []
+    with contextlib.ExitStack() as stack:
+        programs = {commit: stack.enter_context(Program(binary, path, threads, cores))
+                    for commit, binary in binaries.items()}
+        found = {commit: [] for commit in programs}
         for turn in range(turns):
-            first, second = (old, new) if turn % 2 == 0 else (new, old)
-            answers = {first: first.solve(samples, repetitions), second: second.solve(samples, repetitions)}
-            found.append((answers[old], answers[new]))
-    least = [min(pair[k][0] for pair in found) for k in range(2)]
-    ratios = [pair[0][1] / pair[1][1] for pair in found]
-    return [new.device, model, threads, samples, 1e3 * least[0], 1e3 * least[1], least[0] / least[1],
-            statistics.median(ratios), found[0][0][2] == found[0][1][2]]
+            for commit in list(programs)[::1 if turn % 2 == 0 else -1]:
+                found[commit].append(programs[commit].solve(samples, repetitions))
+        device = programs[next(reversed(programs))].device
+    first = found[next(iter(found))]
+    least = {commit: min(answer[0] for answer in answers) for commit, answers in found.items()}
+    return [[device, model, threads, samples, commit, 1e3 * least[commit],
+             min(answer[0] for answer in first) / least[commit],
+             statistics.median(old[1] / new[1] for old, new in zip(first, answers)), answers[0][2]]
+            for commit, answers in found.items()]
 
 
 def build_old(commit, folder):
@@ -75,6 +81,7 @@ def build_old(commit, folder):
         subprocess.run(['git', 'clone', '-q', '--no-checkout', ROOT, tree], check=True)
     subprocess.run(['git', '-C', tree, 'checkout', '-q', commit], check=True)
     subprocess.run(['cmake', '--preset', 'bench', '-B', folder / 'build',
+                    '-DDEEPPCR_ENABLE_CUDA=OFF',  # the CPU is what is measured
                     f'-DCMAKE_PROJECT_INCLUDE={ROOT}/tests/bench/old_commit.cmake'],
                    cwd=tree, check=True, stdout=subprocess.DEVNULL)
     subprocess.run(['cmake', '--build', folder / 'build', '--target', 'engine_turns'], check=True)
@@ -85,18 +92,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--build', type=pathlib.Path, default=ROOT / 'build/bench')
-    parser.add_argument('--against', required=True, help='the older commit')
+    parser.add_argument('--against', required=True, help='the older commits, the first of whom the others are compared with')
     parser.add_argument('--out', type=pathlib.Path, required=True)
-    parser.add_argument('--command', default='tests/bench/run.sh --against COMMIT')
+    parser.add_argument('--command', default='tests/bench/run.sh --against COMMIT,...')
     arguments = parser.parse_args()
     os.chdir(ROOT)
     with open('/proc/cpuinfo', encoding='ascii') as cpuinfo:
         sets = ('avx512', 'avx2') if 'avx512f' in cpuinfo.read() else ('avx2',)
     commit = measure_cpu.commit()
-    old = subprocess.run(['git', 'rev-parse', '--short=12', arguments.against], check=True,
-                         stdout=subprocess.PIPE, text=True).stdout.strip()
-    binaries = (build_old(old, ROOT / 'build/against' / old),
-                arguments.build.resolve() / 'tests/bench/engine_turns')
+    binaries = {}
+    for older in arguments.against.split(','):
+        name = subprocess.run(['git', 'rev-parse', '--short=12', older], check=True,
+                              stdout=subprocess.PIPE, text=True).stdout.strip()
+        binaries[name] = build_old(name, ROOT / 'build/against' / name)
+    binaries[commit] = arguments.build.resolve() / 'tests/bench/engine_turns'
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         ladder_models.write_wide_model(folder)
@@ -104,14 +113,15 @@ def main():
         for isa in sets:
             os.environ['DEEPPCR_CPU_ISA'] = isa
             for case in CASES:
-                rows.append(measure(binaries, folder, case, sorted(os.sched_getaffinity(0))))
-                print(*rows[-1], file=sys.stderr, flush=True)
+                for row in measure(binaries, folder, case, sorted(os.sched_getaffinity(0))):
+                    rows.append(row)
+                    print(*row, file=sys.stderr, flush=True)
     table = {'name': 'cpu-against',
-             'note': f'Sequential solves by {old} and by this commit, in turns, in process. Medians: of the '
-                     'ratios within turns. Diffusion models are step programs since 2026-11-25, whose sums '
-                     'have an order of their own.',
-             'columns': ['device', 'model', 'threads', 'samples', 'old, least ms', 'new, least ms',
-                         'old / new, minima', 'old / new, medians', 'same bits'], 'rows': rows}
+             'note': 'Sequential solves by commits that take turns, in process. Medians: of the ratios to '
+                     'the first commit within turns. Equal hashes: the outputs have the same bits. Diffusion '
+                     'models are step programs since 2026-11-25, whose sums have an order of their own.',
+             'columns': ['device', 'model', 'threads', 'samples', 'commit', 'least ms', 'first / it, minima',
+                         'first / it, medians', 'hash of outputs'], 'rows': rows}
     cpu_tables.print_table(table)
     measure_cpu.write_json(arguments.out.resolve(), {
         'date': datetime.date.today().isoformat(),

@@ -12,7 +12,7 @@
 #
 #        tests/bench/run.sh --gradients [--name NAME] [--build_dir DIR] [--skip_build] [--rounds N]
 #                           [--seconds S] [--core N] [--blas FOLDER]... [--no_torch]
-#        tests/bench/run.sh --against COMMIT [--name NAME] [--build_dir DIR] [--skip_build]
+#        tests/bench/run.sh --against COMMIT,... [--name NAME] [--build_dir DIR] [--skip_build]
 #        tests/bench/run.sh --guidance [--name NAME] [--build_dir DIR] [--skip_build] [--rounds N]
 #                           [--core N]
 #
@@ -45,8 +45,8 @@
 # With --gradients it measures the way back through a ResNet of 1024 layers and a diffusion process of
 # 1000 steps, and training steps, against autograd of PyTorch in eager mode, in turns on one core; and
 # writes tests/bench/results/cpu/gradients.json. That takes some minutes.
-# With --against it measures sequential solves against an older commit, which it builds in
-# build/against, in turns, and writes tests/bench/results/cpu/against.json. That takes ten minutes.
+# With --against it measures sequential solves against older commits, which it builds in build/against,
+# in turns, and writes tests/bench/results/cpu/against.json. That takes ten minutes for a commit.
 # With --guidance it measures what classifier-free guidance costs at the sizes of MAR's heads, and
 # writes tests/bench/results/cpu/guidance.json. That takes a few minutes.
 # For all:
