@@ -49,6 +49,8 @@ absl::Status SystemError(int error, std::string_view action, const std::string& 
       return absl::NotFoundError(message);
     case ELOOP:
       return InvalidArgument(path, " is a symbolic link; not followed");
+    case ENAMETOOLONG:
+      return InvalidArgument(message);
     case EACCES:
     case EPERM:
       return absl::PermissionDeniedError(message);

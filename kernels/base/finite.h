@@ -23,6 +23,12 @@ inline bool AllFinite(std::span<const float> values) {
   return found == 0;
 }
 
+// Gives all NaNs the same bits: which sign one has depends on how its operands were grouped.
+inline void MakeNansAlike(std::span<float> values) {
+  for (float& value : values)
+    if (std::isnan(value)) value = std::numeric_limits<float>::quiet_NaN();
+}
+
 // The nearest float; beyond float's range an infinity, where the conversion alone is undefined.
 inline float NarrowToFloat(double value) {
   constexpr double kLargest = std::numeric_limits<float>::max();

@@ -91,6 +91,7 @@ absl::StatusOr<EngineOptions> Translate(const deeppcr_engine_options& given) {
       CheckRange("max_workspace_bytes", given.max_workspace_bytes, 1, kMostBytes));
   DEEPPCR_RETURN_IF_ERROR(
       CheckRange("max_unplanned_bytes", given.max_unplanned_bytes, -1, kMostBytes));
+  DEEPPCR_RETURN_IF_ERROR(CheckRange("gradients", given.gradients, 0, 1));
   if (given.backend != nullptr) options.backend = given.backend;
   options.num_threads = given.num_threads > 0 ? given.num_threads : AvailableCores();
   options.max_concurrent_runs =
@@ -125,6 +126,7 @@ absl::Status LoadModel(deeppcr_engine* engine, const char* directory, const deep
                        deeppcr_model** model) {
   DEEPPCR_RETURN_IF_ERROR(Required(engine, "engine"));
   DEEPPCR_RETURN_IF_ERROR(Required(directory, "directory"));
+  if (*directory == '\0') return InvalidArgument("directory: expected a folder, got \"\"");
   DEEPPCR_RETURN_IF_ERROR(Required(model, "model"));
   DEEPPCR_RETURN_IF_ERROR(CheckProcess(engine->process));
   const auto progress = [engine](LoadNews news, std::string_view text) {
@@ -266,9 +268,8 @@ absl::Status Run(const deeppcr_model* model, const deeppcr_run_options* options,
                            Known(outputs, deeppcr_outputs DEEPPCR_OUTPUTS_INIT, "outputs"));
   DEEPPCR_RETURN_IF_ERROR(Required(to.outputs, "outputs.outputs"));
   if (to.reports != nullptr)
-    DEEPPCR_RETURN_IF_ERROR(CheckRange("outputs.report_size", static_cast<int64_t>(to.report_size),
-                                       offsetof(deeppcr_report, converged),
-                                       sizeof(deeppcr_report)));
+    DEEPPCR_RETURN_IF_ERROR(CheckStructure<deeppcr_report>("outputs.report_size", to.report_size,
+                                                           offsetof(deeppcr_report, converged)));
   DEEPPCR_ASSIGN_OR_RETURN(const SolveOptions solve, Translate(known));
   const ModelInfo& info = model->model->info();
   DEEPPCR_RETURN_IF_ERROR(

@@ -51,16 +51,31 @@ inline absl::Status Required(const void* pointer, std::string_view name) {
   return InvalidArgument(name, ": expected a pointer, got NULL");
 }
 
+// Checks the size of a structure of the caller's header, which may end before members that are new:
+// of at least `least` bytes, and never inside a pointer.
+template <class T>
+absl::Status CheckStructure(std::string_view name, size_t size, size_t least) {
+  if (size >= least && size <= sizeof(T) && size % alignof(T) == 0) return absl::OkStatus();
+  return InvalidArgument(name, ": expected a multiple of ", alignof(T), " in [", least, ", ",
+                         sizeof(T), "], got ", size,
+                         ": use the initialiser of a deeppcr.h that is no newer than the library");
+}
+
+// Checks that an array is there where the model reads one, and nowhere else.
+inline absl::Status CheckGiven(std::string_view name, const void* array, bool read) {
+  if (read) return Required(array, name);
+  if (array == nullptr) return absl::OkStatus();
+  return InvalidArgument(name, ": expected NULL, as the model reads none");
+}
+
 // The structure that a caller made with its header's initialiser, whose size comes first; the
 // members that it does not know keep their defaults.
 template <class T>
 absl::StatusOr<T> Known(const T* given, const T& defaults, std::string_view name) {
   T known = defaults;
   if (given == nullptr) return known;
-  if (given->struct_size < sizeof(size_t) || given->struct_size > sizeof(T))
-    return InvalidArgument(
-        name, ".struct_size: expected at most ", sizeof(T), ", got ", given->struct_size,
-        ": use the initialiser of a deeppcr.h that is no newer than the library");
+  DEEPPCR_RETURN_IF_ERROR(
+      CheckStructure<T>(StrCat(name, ".struct_size"), given->struct_size, sizeof(size_t)));
   std::memcpy(&known, given, given->struct_size);
   return known;
 }
@@ -96,11 +111,13 @@ inline absl::StatusOr<SampleInputs> InputsOf(const deeppcr_inputs& given, const 
   const int64_t n = given.num_samples, states = (num_steps + 1) * info.state_dim;
   if (given.first_sample > UINT64_MAX - static_cast<uint64_t>(n))
     return InvalidArgument("inputs.first_sample: expected first_sample + num_samples below 2^64");
-  if (info.input_dim > 0) DEEPPCR_RETURN_IF_ERROR(Required(given.inputs, "inputs.inputs"));
-  if (info.num_classes > 0)
-    DEEPPCR_RETURN_IF_ERROR(Required(given.class_labels, "inputs.class_labels"));
-  if (info.num_classes == 0 && given.class_labels != nullptr)
-    return InvalidArgument("inputs.class_labels: expected NULL, as the model has no classes");
+  DEEPPCR_RETURN_IF_ERROR(CheckGiven("inputs.inputs", given.inputs, info.input_dim > 0));
+  DEEPPCR_RETURN_IF_ERROR(
+      CheckGiven("inputs.class_labels", given.class_labels, info.num_classes > 0));
+  if (!info.generates()) {
+    DEEPPCR_RETURN_IF_ERROR(CheckGiven("inputs.initial_noise", given.initial_noise, false));
+    DEEPPCR_RETURN_IF_ERROR(CheckGiven("inputs.step_noise", given.step_noise, false));
+  }
   for (const int32_t label : Rows(given.class_labels, n, 1)) {
     if (label < 0 || label >= info.num_classes)
       return InvalidArgument("inputs.class_labels: expected values in [0, ", info.num_classes - 1,

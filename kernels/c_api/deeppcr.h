@@ -203,8 +203,8 @@ typedef struct deeppcr_inputs {
   uint64_t seed;
   uint64_t first_sample;
   const int32_t* class_labels; /* [n] in [0, num_classes); NULL if there are none */
-  const float* initial_noise;  /* [n, sample_dim], or NULL */
-  const float* step_noise;     /* [n, L, sample_dim], or NULL */
+  const float* initial_noise;  /* [n, sample_dim], or NULL: diffusion models alone */
+  const float* step_noise;     /* [n, L, sample_dim], or NULL: diffusion models alone */
 } deeppcr_inputs;
 #define DEEPPCR_INPUTS_INIT \
   { sizeof(deeppcr_inputs), 0, NULL, NULL, 0, 0, NULL, NULL, NULL }

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "kernels/base/finite.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/base/strings.h"
 #include "kernels/solver/registry.h"
@@ -20,8 +21,6 @@ using Clock = std::chrono::steady_clock;
 double SecondsBetween(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
-
-bool IsFinite(float x) { return std::isfinite(x); }
 
 // Copies the findings of a failed attempt into the answer's report, and adds its costs to the
 // answer's costs.
@@ -183,10 +182,18 @@ class Runner::Batch {
     if (StoppedFromOutside(report.termination)) return;
     lane.space->Decode(b, request.outputs);
     if (request.final_state != nullptr) lane.space->CopyState(b, request.final_state);
-    const std::span<const float> outputs(request.outputs, runner_.shape_.output_dim);
-    if (!report.converged || std::all_of(outputs.begin(), outputs.end(), IsFinite)) return;
-    report.termination = Termination::kNonFinite;
+    const std::span<float> outputs(request.outputs, runner_.shape_.output_dim);
+    if (report.converged && AllFinite(outputs)) return;
+    if (report.converged) report.termination = Termination::kNonFinite;
     report.converged = false;
+    MakeNansAlike(outputs);
+    MakeNansAlike(StatesOf(request.final_state, 1));
+    MakeNansAlike(StatesOf(request.sample.trajectory, runner_.shape_.num_steps + 1));
+  }
+  // States that a request wants, or none.
+  std::span<float> StatesOf(float* states, int64_t count) const {
+    if (states == nullptr) return {};
+    return {states, static_cast<size_t>(count * runner_.shape_.state_dim)};
   }
 
   void DecodeAll(Lane& lane, int32_t n) const {

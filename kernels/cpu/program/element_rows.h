@@ -10,8 +10,16 @@
 
 namespace deeppcr::cpu {
 
+// Clears what is behind a value's elements, which has to be zero in every row that is read:
+// products read it, with weights of zero, and what overflowed would be NaN there and stay.
 inline void ClearPadding(const Place& place, float* row) {
   if (place.width > place.size) std::fill(row + place.size, row + place.width, 0.0F);
+}
+
+// Copies a value to a row whose memory may have been another value's.
+inline void CopyRow(const float* from, const Place& place, float* to) {
+  std::copy_n(from, place.size, to);
+  ClearPadding(place, to);
 }
 
 // Copies elements from operands' rows to a result's row.

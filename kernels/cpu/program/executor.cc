@@ -200,8 +200,22 @@ void Executor::Gemm(const PanelView& layer, const float* bias, const float* in, 
                            .count = count});
 }
 
-// Multiplies the `repeat` vectors of each of `rows` rows as if all followed one another: at once
-// where they do, and through copies of so many vectors at a time where their padding is missing.
+// Multiplies the `repeat` vectors of each of `rows` rows.
+void Executor::Multiply(const PanelView& layer, int64_t repeat, const float* bias,
+                        const Place& from, const float* in, const Place& result, float* out,
+                        int64_t rows) {
+  if (repeat == 1) {
+    Gemm(layer, bias, in, from.width, out, rows);
+  } else {
+    Repeated(layer, repeat, bias, from, in, result, out, rows);
+  }
+  // Zero times what overflowed is NaN.
+  for (int64_t r = 0; r < rows && result.width > result.size; ++r)
+    ClearPadding(result, out + r * result.width);
+}
+
+// Multiplies all vectors as if they followed one another: at once where they do, and through copies
+// of so many vectors at a time where their padding is missing.
 void Executor::Repeated(const PanelView& layer, int64_t repeat, const float* bias,
                         const Place& from, const float* in, const Place& result, float* out,
                         int64_t rows) {
@@ -225,7 +239,6 @@ void Executor::Repeated(const PanelView& layer, int64_t repeat, const float* bia
                   out + (first + i) / repeat * result.width + (first + i) % repeat * outputs);
     }
   }
-  for (int64_t r = 0; r < rows; ++r) ClearPadding(result, out + r * result.width);
 }
 
 void Executor::PrimalLinear(const PackedInstruction& instruction) {
@@ -235,13 +248,8 @@ void Executor::PrimalLinear(const PackedInstruction& instruction) {
   for (int64_t first = 0, end = 0; first < count_; first = end) {
     end = here ? EndOfLayer(instruction, first) : first + 1;
     const PanelView& layer = LayerOf(instruction, first);
-    const float* in = Read(from, first);
-    if (instruction.repeat == 1) {
-      Gemm(layer, layer.bias, in, from.width, Row(result, first), end - first);
-    } else {
-      Repeated(layer, instruction.repeat, layer.bias, from, in, result, Row(result, first),
-               end - first);
-    }
+    Multiply(layer, instruction.repeat, layer.bias, from, Read(from, first), result,
+             Row(result, first), end - first);
   }
 }
 

@@ -108,6 +108,8 @@ class Executor {
   bool LayerBranch(int64_t index);
   void PrimalElementwise(const PackedInstruction& instruction);
   void PrimalLinear(const PackedInstruction& instruction);
+  void Multiply(const PanelView& layer, int64_t repeat, const float* bias, const Place& from,
+                const float* in, const Place& result, float* out, int64_t rows);
   void Repeated(const PanelView& layer, int64_t repeat, const float* bias, const Place& from,
                 const float* in, const Place& result, float* out, int64_t rows);
   void PrimalAlong(const PackedInstruction& instruction);

@@ -156,11 +156,7 @@ void Executor::BackLinear(const Way& way, const PackedInstruction& instruction,
   const int64_t count = way.count * way.columns;
   const bool direct = operand.home == Home::kFrame && back.adds[0] == 0;
   float* out = direct ? Cotangent(operand, 0) : products_.data();
-  if (instruction.repeat == 1) {
-    Gemm(layer, nullptr, Cotangent(result, 0), result.width, out, count);
-  } else {
-    Repeated(layer, instruction.repeat, nullptr, result, Cotangent(result, 0), operand, out, count);
-  }
+  Multiply(layer, instruction.repeat, nullptr, result, Cotangent(result, 0), operand, out, count);
   if (!direct) Give(way, operand, back.adds[0] != 0, nullptr, out, 0, count);
 }
 

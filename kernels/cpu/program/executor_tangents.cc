@@ -103,12 +103,8 @@ void Executor::TangentsLinear(const PackedInstruction& instruction) {
     end = EndOfLayer(instruction, first);
     const PanelView& layer = LayerOf(instruction, first);
     const int64_t at = first * along_.columns, count = (end - first) * along_.columns;
-    if (instruction.repeat == 1) {
-      Gemm(layer, nullptr, Tangent(from, at), from.width, Tangent(result, at), count);
-    } else {
-      Repeated(layer, instruction.repeat, nullptr, from, Tangent(from, at), result,
-               Tangent(result, at), count);
-    }
+    Multiply(layer, instruction.repeat, nullptr, from, Tangent(from, at), result,
+             Tangent(result, at), count);
   }
 }
 

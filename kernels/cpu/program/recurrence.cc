@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/program/element_rows.h"
 #include "kernels/cpu/program/sharing.h"
 
 namespace deeppcr::cpu {
@@ -47,7 +48,8 @@ bool ProgramRecurrence::ok() const {
 
 int64_t ProgramRecurrence::Advance(float* states, int32_t n, int64_t begin, int64_t end,
                                    float* const* trajectories) {
-  for (int32_t b = 0; b < n; ++b) std::copy_n(states + b * width_, dim_, State(b));
+  for (int32_t b = 0; b < n; ++b)
+    CopyRow(states + b * width_, model_.program.state_input, State(b));
   int64_t stages = 0;
   for (int64_t l = begin; l < end; ++l, ++stages) {
     for (int32_t b = 0; b < n; ++b) contexts_[b] = ContextOf(b, l);
@@ -86,8 +88,8 @@ PassCount ProgramRecurrence::Propagate(const IntervalPass& pass) {
 // Propagates a block; returns the steps of its longest interval.
 int64_t ProgramRecurrence::PropagateBlock(const IntervalPass& pass, const Block& block) {
   for (int64_t r = 0; r < block.count; ++r)
-    std::copy_n(pass.states + (block.first + r) * kColumns * width_, dim_,
-                states_.data() + r * state_width_);
+    CopyRow(pass.states + (block.first + r) * kColumns * width_, model_.program.state_input,
+            states_.data() + r * state_width_);
   // Probes of zero, then the identity.
   std::fill_n(tangents_.data(), block.count * block.columns * state_width_, 0.0F);
   for (int64_t r = 0; r < block.count; ++r)

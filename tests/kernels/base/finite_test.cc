@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -27,6 +29,19 @@ TEST(FiniteTest, FindsTheFirstNanOrInfinity) {
       }
     }
   }
+}
+
+TEST(FiniteTest, GivesAllNansTheSameBitsAndLeavesTheRest) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  std::vector<float> values = {std::bit_cast<float>(0xFFC00000U), -0.0F,      kInfinity,
+                               std::bit_cast<float>(0x7F800001U), -kInfinity, 0x1p-149F,
+                               std::bit_cast<float>(0xFFFFFFFFU)};
+  MakeNansAlike(values);
+  std::vector<uint32_t> bits;
+  for (const float value : values) bits.push_back(std::bit_cast<uint32_t>(value));
+  EXPECT_EQ(bits, (std::vector<uint32_t>{0x7FC00000, 0x80000000, 0x7F800000, 0x7FC00000, 0xFF800000,
+                                         1, 0x7FC00000}));
+  MakeNansAlike({});
 }
 
 TEST(FiniteTest, NarrowsWhatFloatHoldsAndMakesAnInfinityOfTheRest) {

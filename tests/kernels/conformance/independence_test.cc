@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// A sample's answer depends on no other sample, neither beside it nor before it, also where the
+// other one overflows: numbers that are not finite stay in memory that is used again, and zero
+// times them is NaN.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/strings.h"
+#include "kernels/solver/registry.h"
+#include "tests/kernels/program/draft.h"
+#include "tests/testing/solver_rig.h"
+#include "tests/testing/systems.h"
+
+namespace deeppcr::testing {
+namespace {
+
+using program::Draft;
+using program::Op;
+using program::Program;
+using program::ValueId;
+
+constexpr int64_t kDepth = 12;
+constexpr float kNearOverflow = 3e38F;
+
+// A system and what has to live as long.
+struct Case {
+  std::string name;
+  std::optional<RandomSystem> stack;
+  std::optional<Program> program;
+  std::vector<ReverseStep> steps;
+  SystemSpec spec;
+};
+
+// z <- W2 act(W1 z), which ends in a product, behind which nothing clears the padding.
+ValueId TwoLayers(Draft& draft, ValueId z, int64_t hidden, Op op) {
+  return draft.Linear(draft.Do(op, {draft.Linear(z, hidden)}), draft.size(z));
+}
+// The same of a norm of z, which sums the elements of the state.
+ValueId NormAndLayers(Draft& draft, ValueId z) {
+  const int64_t dim = draft.size(z);
+  const ValueId norm = draft.Along(Op::kStandardize, z, {1, dim, 1}, 1e-5);
+  return draft.Add(z, draft.Linear(draft.Do(Op::kTanh, {draft.Linear(norm, 9)}), dim));
+}
+// z <- W z of pairs of elements, each vector by itself.
+ValueId OfPairs(Draft& draft, ValueId z) {
+  const auto layer = draft.Layer(2, 2, true, draft.size(z) / 2);
+  return draft.Linear(draft.Do(Op::kSilu, {draft.Linear(z, layer)}), layer);
+}
+
+std::unique_ptr<Case> StackOf(int64_t dim, bool residual, Activation activation) {
+  auto made = std::make_unique<Case>();
+  made->stack.emplace(StackOptions{.num_steps = kDepth,
+                                   .state_dim = dim,
+                                   .residual = residual,
+                                   .activation = activation,
+                                   .gain = residual ? 0.3 : 1});
+  made->spec = made->stack->spec();
+  made->name = StrCat(residual ? "resnet" : "mlp", " ", dim);
+  return made;
+}
+
+template <class Body>
+std::unique_ptr<Case> ProgramOf(std::string_view name, int64_t dim, const Body& body) {
+  auto made = std::make_unique<Case>();
+  Draft draft(static_cast<uint64_t>(dim));
+  const ValueId z = draft.State(dim);
+  made->program = draft.Finish(body(draft, z));
+  made->spec = StackProgramSpec{
+      .num_steps = kDepth, .state_dim = dim, .program = &*made->program, .step_weights = 20 * dim};
+  made->name = StrCat(name, " ", dim);
+  return made;
+}
+
+// A process whose denoiser reads a condition of three elements, if `conditional`.
+std::unique_ptr<Case> ProcessOf(int64_t dim, bool conditional) {
+  auto made = std::make_unique<Case>();
+  Draft draft(static_cast<uint64_t>(dim));
+  const ValueId z = draft.State(dim);
+  ValueId prediction = TwoLayers(draft, z, 7, Op::kSilu);
+  if (conditional) {
+    const ValueId condition = draft.Linear(draft.Condition(3), 5);
+    prediction = draft.Add(prediction, draft.Linear(draft.Do(Op::kTanh, {condition}), dim));
+    prediction = draft.Add(prediction, draft.Linear(condition, dim));
+  }
+  made->program = draft.Finish(draft.ReverseStep(z, prediction), prediction);
+  for (int64_t l = 0; l < kDepth; ++l)
+    made->steps.push_back(
+        {.timestep = static_cast<double>(kDepth - l), .x0_z = 1, .z_z = 0.9, .z_m = 0.1});
+  made->spec = DiffusionProgramSpec{.state_dim = dim,
+                                    .steps = made->steps,
+                                    .clip_range = INFINITY,
+                                    .program = &*made->program,
+                                    .step_weights = 20 * dim,
+                                    .condition_dim = conditional ? 3 : 0};
+  made->name = StrCat(conditional ? "conditional process " : "process ", dim);
+  return made;
+}
+
+std::vector<std::unique_ptr<Case>> CasesOf(const std::vector<int64_t>& dims) {
+  std::vector<std::unique_ptr<Case>> cases;
+  for (const int64_t dim : dims) {
+    cases.push_back(StackOf(dim, false, Activation::kRelu));
+    cases.push_back(StackOf(dim, true, Activation::kGelu));
+    cases.push_back(ProgramOf("relu and product", dim, [](Draft& draft, ValueId z) {
+      return TwoLayers(draft, z, 2 * draft.size(z) + 1, Op::kRelu);
+    }));
+    cases.push_back(ProgramOf("tanh and product", dim, [](Draft& draft, ValueId z) {
+      return TwoLayers(draft, z, 3, Op::kTanh);
+    }));
+    cases.push_back(ProgramOf("norm", dim, NormAndLayers));
+    cases.push_back(ProcessOf(dim, false));
+    cases.push_back(ProcessOf(dim, true));
+  }
+  for (const int64_t dim : {6, 10}) cases.push_back(ProgramOf("pairs", dim, OfPairs));
+  return cases;
+}
+
+class IndependenceTest : public ::testing::TestWithParam<size_t> {};
+
+// What a request of one system has: n samples, each the numbers of one of `kinds`.
+struct Request {
+  std::vector<float> inputs, noise, states;
+  SampleInputs samples;
+};
+
+enum class Kind : uint8_t { kHealthy, kHuge, kNaN, kHugeGuess };
+
+Request Make(const SystemShape& shape, const std::vector<Kind>& kinds, bool guesses) {
+  const int64_t states = (shape.num_steps + 1) * shape.state_dim;
+  Request made;
+  const auto fill = [&](int64_t size, std::vector<float>* numbers) {
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      for (int64_t j = 0; j < size; ++j) {
+        const double healthy = std::sin(1.3 * static_cast<double>(j) + static_cast<double>(i % 3));
+        numbers->push_back(kinds[i] == Kind::kHuge  ? (j % 2 == 0 ? kNearOverflow : -kNearOverflow)
+                           : kinds[i] == Kind::kNaN ? std::numeric_limits<float>::quiet_NaN()
+                                                    : static_cast<float>(healthy));
+      }
+    }
+  };
+  fill(shape.input_dim, &made.inputs);
+  if (shape.draws_noise) fill(shape.state_dim, &made.noise);
+  for (const Kind kind : kinds) {
+    for (int64_t j = 0; j < states && guesses; ++j)
+      made.states.push_back(kind != Kind::kHugeGuess ? 0.1F
+                            : j % 3 == 0             ? -kNearOverflow
+                                                     : kNearOverflow);
+  }
+  made.samples = {.num_samples = std::ssize(kinds),
+                  .inputs = made.inputs,
+                  .initial_noise = made.noise,
+                  .initial_states = made.states};
+  return made;
+}
+
+// The answers and the reports of a sample, as text that tells bits apart, those of a NaN too.
+std::string AnswerOf(const Solved& solved, size_t i) {
+  const SampleReport& report = solved.reports[i];
+  std::string text =
+      StrCat(report.solver, " ", ToString(report.termination), " ", report.iterations, " ",
+             report.chord_corrections, " ", report.confirmations, " ",
+             report.error_estimate.value_or(-1), " ", report.rounding_estimate.value_or(-1));
+  for (const auto* values : {&solved.outputs, &solved.trajectory}) {
+    const size_t size = values->size() / solved.reports.size();
+    for (size_t j = i * size; j < (i + 1) * size; ++j)
+      text += StrCat(" ", std::bit_cast<uint32_t>((*values)[j]));
+  }
+  return text;
+}
+
+TEST_P(IndependenceTest, OfSamplesThatOverflow) {
+  const BackendCase& backend = BackendCases()[GetParam()];
+  const std::vector<Kind> bad = {Kind::kHuge, Kind::kNaN, Kind::kHugeGuess};
+  const std::vector<Kind> mixed = {Kind::kHuge,    Kind::kHealthy, Kind::kNaN,
+                                   Kind::kHealthy, Kind::kHealthy, Kind::kNaN,
+                                   Kind::kHuge,    Kind::kHealthy, Kind::kHugeGuess};
+  // The executor of kernels takes a thousand times as long.
+  const bool slow = backend.max_steps < 100;
+  for (const auto& system :
+       CasesOf(slow ? std::vector<int64_t>{3} : std::vector<int64_t>{1, 2, 3, 5, 8, 12, 17})) {
+    const SystemShape shape = ShapeOf(system->spec);
+    const SolverRig rig(backend.create(), system->spec);
+    bool overflowed = false;
+    for (const SolverRow& row : Solvers()) {
+      if (!Suits(row, shape)) continue;
+      for (const bool guesses : {false, true}) {
+        if (guesses && !row.iterative) continue;
+        SCOPED_TRACE(StrCat(system->name, " ", row.name, guesses ? " from a guess" : ""));
+        ResolvedOptions options = OptionsFor(row.name, kDepth, 2, 1e-4);
+        if (guesses) options.initial_guess = InitialGuess::kPrevious;
+        std::vector<std::string> want;
+        for (size_t i = 0; i < mixed.size(); ++i) {
+          // A new system for every sample: nothing was before it.
+          const SolverRig fresh(backend.create(), system->spec);
+          std::vector<Kind> before(i + 1, Kind::kHealthy);
+          before[i] = mixed[i];
+          const Request request = Make(shape, before, guesses);
+          const auto n = static_cast<int64_t>(i);
+          want.push_back(AnswerOf(fresh.Solve(options, SamplesOf(request.samples, n, 1)), 0));
+        }
+        const Request all = Make(shape, mixed, guesses);
+        const Solved together = rig.Solve(options, all.samples);
+        for (size_t i = 0; i < mixed.size(); ++i) {
+          EXPECT_TRUE(AnswerOf(together, i) == want[i]) << "sample " << i << " of the batch";
+          overflowed = overflowed || together.reports[i].termination == Termination::kNonFinite;
+        }
+        const Request healthy = Make(shape, std::vector<Kind>(4, Kind::kHealthy), guesses);
+        for (const Kind kind : bad) {
+          rig.Solve(options, Make(shape, {kind, kind}, guesses).samples);
+          const Solved after = rig.Solve(options, SamplesOf(healthy.samples, 1, 3));
+          EXPECT_TRUE(AnswerOf(after, 0) == want[1]);
+          EXPECT_TRUE(AnswerOf(after, 2) == want[3]);
+        }
+      }
+    }
+    EXPECT_TRUE(overflowed) << system->name << ": nothing was tried";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, IndependenceTest,
+                         ::testing::Range(size_t{0}, BackendCases().size()),
+                         [](const auto& test) { return BackendCases()[test.param].name; });
+
+}  // namespace
+}  // namespace deeppcr::testing
