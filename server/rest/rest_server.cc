@@ -98,6 +98,12 @@ void HandleEnd(void* self, MHD_Connection*, void** exchange, MHD_RequestTerminat
 // Leaves paths as they came: an escaped slash is no slash, and names have no escapes.
 size_t LeaveEscaped(void*, MHD_Connection*, char* text) { return std::strlen(text); }
 
+// True if a header that says how the body is coded is missing, or says so.
+bool IsCoding(MHD_Connection* connection, const char* name, const char* coding) {
+  const std::string said = HeaderOf(connection, name);
+  return said.empty() || strcasecmp(said.c_str(), coding) == 0;
+}
+
 // The headers of a request, seen by name.
 struct HeaderNames {
   int lengths = 0;       // of those that say where a body ends
@@ -249,6 +255,12 @@ bool RestServer::Begin(MHD_Connection* connection, const char* path, std::string
   const bool is_probe = exchange.route.method == RestMethod::kLive ||
                         exchange.route.method == RestMethod::kReady ||
                         exchange.route.method == RestMethod::kServerMetadata;
+  if (!IsCoding(connection, MHD_HTTP_HEADER_CONTENT_ENCODING, "identity"))
+    return refuse(ErrorReply(MHD_HTTP_UNSUPPORTED_MEDIA_TYPE,
+                             "Content-Encoding: expected none, as bodies are not decompressed"));
+  if (!IsCoding(connection, MHD_HTTP_HEADER_TRANSFER_ENCODING, "chunked"))
+    return refuse(
+        ErrorReply(MHD_HTTP_NOT_IMPLEMENTED, "Transfer-Encoding: expected none or chunked"));
   const absl::Status known = authorizer_.Check({.header = exchange.authorization}, Role::kInfer);
   if (!is_probe && !known.ok()) {
     logger_.LogLimited(LogLevel::kInfo, "request_refused",

@@ -335,6 +335,24 @@ TEST_F(RestTest, HeadersThatAreNoneAreRefused) {
   }
 }
 
+// At once: what such a body holds is not waited for.
+TEST_F(RestTest, CodingsThatAreNotReadAreRefused) {
+  const auto server = Start();
+  ASSERT_NE(server, nullptr);
+  const auto code = [&](const char* header, const char* expected) {
+    const HttpAnswer answer = Ask(*server, "POST", "/v2/models/net/infer", InferBody(), header);
+    EXPECT_NE(answer.body.find(expected), std::string::npos) << header << answer.body;
+    return answer.code;
+  };
+  EXPECT_EQ(code("Content-Encoding: gzip\r\n", "Content-Encoding"), 415);
+  EXPECT_EQ(code("Content-Encoding: identity, br\r\n", "Content-Encoding"), 415);
+  EXPECT_EQ(code("Content-Encoding: Identity\r\n", "outputs"), 200);
+  EXPECT_THAT(server->Http("POST /v2/models/net/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                           "Transfer-Encoding: gzip\r\n\r\n",
+                           server->rest_port()),
+              HasSubstr("HTTP/1.1 501 "));
+}
+
 TEST_F(RestTest, ABodyIsNoPartOfTheShareOfItsOwnCall) {
   std::filesystem::create_directory(repository_.File(".secret"));
   const std::string tokens = repository_.File(".secret/tokens");
