@@ -50,7 +50,8 @@ absl::Status SystemError(int error, std::string_view action, const std::string& 
     case ELOOP:
       return InvalidArgument(path, " is a symbolic link; not followed");
     case ENAMETOOLONG:
-      return InvalidArgument(message);
+      return InvalidArgument("cannot ", action, " a path of ", path.size(),
+                             " characters: ", std::generic_category().message(error));
     case EACCES:
     case EPERM:
       return absl::PermissionDeniedError(message);

@@ -91,7 +91,6 @@ absl::StatusOr<EngineOptions> Translate(const deeppcr_engine_options& given) {
       CheckRange("max_workspace_bytes", given.max_workspace_bytes, 1, kMostBytes));
   DEEPPCR_RETURN_IF_ERROR(
       CheckRange("max_unplanned_bytes", given.max_unplanned_bytes, -1, kMostBytes));
-  DEEPPCR_RETURN_IF_ERROR(CheckRange("gradients", given.gradients, 0, 1));
   if (given.backend != nullptr) options.backend = given.backend;
   options.num_threads = given.num_threads > 0 ? given.num_threads : AvailableCores();
   options.max_concurrent_runs =

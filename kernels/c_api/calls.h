@@ -61,13 +61,6 @@ absl::Status CheckStructure(std::string_view name, size_t size, size_t least) {
                          ": use the initialiser of a deeppcr.h that is no newer than the library");
 }
 
-// Checks that an array is there where the model reads one, and nowhere else.
-inline absl::Status CheckGiven(std::string_view name, const void* array, bool read) {
-  if (read) return Required(array, name);
-  if (array == nullptr) return absl::OkStatus();
-  return InvalidArgument(name, ": expected NULL, as the model reads none");
-}
-
 // The structure that a caller made with its header's initialiser, whose size comes first; the
 // members that it does not know keep their defaults.
 template <class T>
@@ -111,13 +104,11 @@ inline absl::StatusOr<SampleInputs> InputsOf(const deeppcr_inputs& given, const 
   const int64_t n = given.num_samples, states = (num_steps + 1) * info.state_dim;
   if (given.first_sample > UINT64_MAX - static_cast<uint64_t>(n))
     return InvalidArgument("inputs.first_sample: expected first_sample + num_samples below 2^64");
-  DEEPPCR_RETURN_IF_ERROR(CheckGiven("inputs.inputs", given.inputs, info.input_dim > 0));
-  DEEPPCR_RETURN_IF_ERROR(
-      CheckGiven("inputs.class_labels", given.class_labels, info.num_classes > 0));
-  if (!info.generates()) {
-    DEEPPCR_RETURN_IF_ERROR(CheckGiven("inputs.initial_noise", given.initial_noise, false));
-    DEEPPCR_RETURN_IF_ERROR(CheckGiven("inputs.step_noise", given.step_noise, false));
-  }
+  if (info.input_dim > 0) DEEPPCR_RETURN_IF_ERROR(Required(given.inputs, "inputs.inputs"));
+  if (info.num_classes > 0)
+    DEEPPCR_RETURN_IF_ERROR(Required(given.class_labels, "inputs.class_labels"));
+  if (info.num_classes == 0 && given.class_labels != nullptr)
+    return InvalidArgument("inputs.class_labels: expected NULL, as the model has no classes");
   for (const int32_t label : Rows(given.class_labels, n, 1)) {
     if (label < 0 || label >= info.num_classes)
       return InvalidArgument("inputs.class_labels: expected values in [0, ", info.num_classes - 1,

@@ -92,7 +92,8 @@ typedef struct deeppcr_engine_options {
    * `is_problem` is 1 for a problem that the load goes on without solving. */
   void (*progress)(void* user, int is_problem, const char* text);
   void* progress_user;
-  int32_t gradients; /* 1: load models with their backward passes, which deeppcr_go_back takes */
+  int32_t
+      gradients; /* not 0: load models with their backward passes, which deeppcr_go_back takes */
 } deeppcr_engine_options;
 #define DEEPPCR_ENGINE_OPTIONS_INIT                                                          \
   {                                                                                          \
@@ -197,14 +198,15 @@ typedef struct deeppcr_run_options {
 typedef struct deeppcr_inputs {
   size_t struct_size;
   int64_t num_samples;         /* n in [1, max_batch_size] */
-  const float* inputs;         /* [n, input_dim]; NULL if input_dim is 0 */
+  const float* inputs;         /* [n, input_dim]; not read if input_dim is 0 */
   const float* initial_states; /* [n, L + 1, D] for DEEPPCR_GUESS_PREVIOUS: the last trajectory */
-  /* Diffusion models: sample i draws the noise of (seed, first_sample + i), unless it is given. */
+  /* Diffusion models: sample i draws the noise of (seed, first_sample + i), unless it is given.
+   * Others do not read it. */
   uint64_t seed;
   uint64_t first_sample;
   const int32_t* class_labels; /* [n] in [0, num_classes); NULL if there are none */
-  const float* initial_noise;  /* [n, sample_dim], or NULL: diffusion models alone */
-  const float* step_noise;     /* [n, L, sample_dim], or NULL: diffusion models alone */
+  const float* initial_noise;  /* [n, sample_dim], or NULL */
+  const float* step_noise;     /* [n, L, sample_dim], or NULL */
 } deeppcr_inputs;
 #define DEEPPCR_INPUTS_INIT \
   { sizeof(deeppcr_inputs), 0, NULL, NULL, 0, 0, NULL, NULL, NULL }

@@ -16,9 +16,12 @@
 namespace deeppcr {
 namespace {
 
-// True if rows [first, first + n) of an array, which may be absent, are finite.
-bool RowsFinite(std::span<const float> all, int64_t first, int64_t n, int64_t size) {
-  return all.empty() || AllFinite(all.subspan(first * size, n * size));
+// True if rows [first, first + n) of an array, which may be absent, are finite. Else their NaNs get
+// the same bits, as those of answers.
+bool SettleRows(std::span<float> all, int64_t first, int64_t n, int64_t size) {
+  if (all.empty() || AllFinite(all.subspan(first * size, n * size))) return true;
+  MakeNansAlike(all.subspan(first * size, n * size));
+  return false;
 }
 
 // Row i of an array of rows; null if the array is empty.
@@ -156,12 +159,14 @@ class BackwardRunner::Batch {
     const SystemShape& shape = runner_.shape_;
     const int64_t row = b * item.columns + column;
     const int64_t dim = shape.state_dim, noise = shape.sample_dim();
-    const bool finite = RowsFinite(item.inputs, row, columns, shape.input_dim) &&
-                        RowsFinite(item.initial, row, columns, noise) &&
-                        RowsFinite(item.step_noise, row, columns, shape.num_steps * noise) &&
-                        RowsFinite(item.deltas, b, 1, shape.num_steps * dim) &&
-                        RowsFinite(item.encode_deltas, b, 1, dim) &&
-                        RowsFinite(item.state_cotangents, b, 1, shape.num_steps * dim);
+    bool finite = true;
+    for (const bool settled : {SettleRows(item.inputs, row, columns, shape.input_dim),
+                               SettleRows(item.initial, row, columns, noise),
+                               SettleRows(item.step_noise, row, columns, shape.num_steps * noise),
+                               SettleRows(item.deltas, b, 1, shape.num_steps * dim),
+                               SettleRows(item.encode_deltas, b, 1, dim),
+                               SettleRows(item.state_cotangents, b, 1, shape.num_steps * dim)})
+      finite = finite && settled;
     Termination termination = finite ? Termination::kDirect : Termination::kNonFinite;
     if (item.token != nullptr) {
       const StopReason reason = item.token->stop_reason();

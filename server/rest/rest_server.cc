@@ -98,25 +98,32 @@ void HandleEnd(void* self, MHD_Connection*, void** exchange, MHD_RequestTerminat
 // Leaves paths as they came: an escaped slash is no slash, and names have no escapes.
 size_t LeaveEscaped(void*, MHD_Connection*, char* text) { return std::strlen(text); }
 
-// True if a header that says how the body is coded is missing, or says so.
-bool IsCoding(MHD_Connection* connection, const char* name, const char* coding) {
-  const std::string said = HeaderOf(connection, name);
-  return said.empty() || strcasecmp(said.c_str(), coding) == 0;
-}
-
 // The headers of a request, seen by name.
 struct HeaderNames {
-  int lengths = 0;       // of those that say where a body ends
-  bool strange = false;  // one has a blank, which others leave away, or another byte of no name
+  int lengths = 0;          // of those that say where a body ends
+  bool strange = false;     // one has a blank, which others leave away, or another byte of no name
+  bool coded = false;       // a body is compressed, or may be
+  bool sent_coded = false;  // it is sent in another way than in chunks
 };
 
-MHD_Result Note(void* seen, MHD_ValueKind, const char* name, const char*) {
+MHD_Result Note(void* seen, MHD_ValueKind, const char* name, const char* value) {
   auto& names = *static_cast<HeaderNames*>(seen);
+  const auto is_other = [&](const char* header, const char* known) {
+    return strcasecmp(name, header) == 0 && (value == nullptr || strcasecmp(value, known) != 0);
+  };
+  names.coded = names.coded || is_other(MHD_HTTP_HEADER_CONTENT_ENCODING, "identity");
+  names.sent_coded = names.sent_coded || is_other(MHD_HTTP_HEADER_TRANSFER_ENCODING, "chunked");
   const bool is_length = strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0 ||
                          strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0;
   names.lengths += is_length ? 1 : 0;
   for (const char* c = name; *c != 0; ++c) names.strange = names.strange || *c <= ' ' || *c > '~';
   return MHD_YES;
+}
+
+HeaderNames NamesOf(MHD_Connection* connection) {
+  HeaderNames names;
+  MHD_get_connection_values(connection, MHD_HEADER_KIND, &Note, &names);
+  return names;
 }
 
 // Where a connection comes from, as gRPC writes it.
@@ -255,10 +262,11 @@ bool RestServer::Begin(MHD_Connection* connection, const char* path, std::string
   const bool is_probe = exchange.route.method == RestMethod::kLive ||
                         exchange.route.method == RestMethod::kReady ||
                         exchange.route.method == RestMethod::kServerMetadata;
-  if (!IsCoding(connection, MHD_HTTP_HEADER_CONTENT_ENCODING, "identity"))
+  const HeaderNames names = NamesOf(connection);
+  if (names.coded)
     return refuse(ErrorReply(MHD_HTTP_UNSUPPORTED_MEDIA_TYPE,
                              "Content-Encoding: expected none, as bodies are not decompressed"));
-  if (!IsCoding(connection, MHD_HTTP_HEADER_TRANSFER_ENCODING, "chunked"))
+  if (names.sent_coded)
     return refuse(
         ErrorReply(MHD_HTTP_NOT_IMPLEMENTED, "Transfer-Encoding: expected none or chunked"));
   const absl::Status known = authorizer_.Check({.header = exchange.authorization}, Role::kInfer);
@@ -289,8 +297,7 @@ bool RestServer::Begin(MHD_Connection* connection, const char* path, std::string
 // Refuses what would mean one thing here and another to a proxy in front, and what gRPC would take
 // for a fault of ours.
 absl::Status RestServer::CheckHeaders(MHD_Connection* connection, Exchange& exchange) const {
-  HeaderNames names;
-  MHD_get_connection_values(connection, MHD_HEADER_KIND, &Note, &names);
+  const HeaderNames names = NamesOf(connection);
   if (names.lengths > 1) return InvalidArgument("expected one Content-Length or Transfer-Encoding");
   if (names.strange) return InvalidArgument("expected names of headers without blanks");
   for (const auto& [name, value] :

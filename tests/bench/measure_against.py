@@ -66,6 +66,9 @@ def measure(binaries, folder, case, cores):
             for commit in list(programs)[::1 if turn % 2 == 0 else -1]:
                 found[commit].append(programs[commit].solve(samples, repetitions))
         device = programs[next(reversed(programs))].device
+    for commit, answers in found.items():
+        if len({answer[2] for answer in answers}) > 1:
+            sys.exit(f'{commit} has answered {model} in two ways')
     first = found[next(iter(found))]
     least = {commit: min(answer[0] for answer in answers) for commit, answers in found.items()}
     return [[device, model, threads, samples, commit, 1e3 * least[commit],
@@ -92,7 +95,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--build', type=pathlib.Path, default=ROOT / 'build/bench')
-    parser.add_argument('--against', required=True, help='the older commits, the first of whom the others are compared with')
+    parser.add_argument('--against', required=True,
+                        help='the older commits; the others are compared with the first')
     parser.add_argument('--out', type=pathlib.Path, required=True)
     parser.add_argument('--command', default='tests/bench/run.sh --against COMMIT,...')
     arguments = parser.parse_args()
@@ -104,6 +108,8 @@ def main():
     for older in arguments.against.split(','):
         name = subprocess.run(['git', 'rev-parse', '--short=12', older], check=True,
                               stdout=subprocess.PIPE, text=True).stdout.strip()
+        if name in (*binaries, commit):
+            sys.exit(f'{name} is there twice')
         binaries[name] = build_old(name, ROOT / 'build/against' / name)
     binaries[commit] = arguments.build.resolve() / 'tests/bench/engine_turns'
     with tempfile.TemporaryDirectory() as name:

@@ -335,7 +335,6 @@ TEST_F(RestTest, HeadersThatAreNoneAreRefused) {
   }
 }
 
-// At once: what such a body holds is not waited for.
 TEST_F(RestTest, CodingsThatAreNotReadAreRefused) {
   const auto server = Start();
   ASSERT_NE(server, nullptr);
@@ -346,11 +345,26 @@ TEST_F(RestTest, CodingsThatAreNotReadAreRefused) {
   };
   EXPECT_EQ(code("Content-Encoding: gzip\r\n", "Content-Encoding"), 415);
   EXPECT_EQ(code("Content-Encoding: identity, br\r\n", "Content-Encoding"), 415);
+  EXPECT_EQ(code("Content-Encoding: identity\r\nContent-Encoding: gzip\r\n", "Content-Encoding"),
+            415);
   EXPECT_EQ(code("Content-Encoding: Identity\r\n", "outputs"), 200);
+  // The bodies of these do not come.
+  for (const char* coding : {"gzip", "", "chunked, gzip"}) {
+    EXPECT_THAT(server->Http(std::string("POST /v2/models/net/infer HTTP/1.1\r\nHost: x\r\n"
+                                         "Connection: close\r\nTransfer-Encoding: ") +
+                                 coding + "\r\n\r\n",
+                             server->rest_port()),
+                HasSubstr("HTTP/1.1 501 "))
+        << coding;
+  }
+  const std::string body = InferBody();
+  std::ostringstream size;
+  size << std::hex << body.size();
   EXPECT_THAT(server->Http("POST /v2/models/net/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-                           "Transfer-Encoding: gzip\r\n\r\n",
+                           "Transfer-Encoding: chunked\r\n\r\n" +
+                               size.str() + "\r\n" + body + "\r\n0\r\n\r\n",
                            server->rest_port()),
-              HasSubstr("HTTP/1.1 501 "));
+              HasSubstr("HTTP/1.1 200 "));
 }
 
 TEST_F(RestTest, ABodyIsNoPartOfTheShareOfItsOwnCall) {

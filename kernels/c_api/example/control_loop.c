@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
   solve = calloc((size_t)calls, sizeof(*solve));
   if (x == NULL || y == NULL || call == NULL || solve == NULL) return 1;
   inputs.num_samples = 1;
-  inputs.inputs = info.input_dim > 0 ? x : NULL;
+  inputs.inputs = x;
   outputs.outputs = y;
   outputs.reports = &report;
   for (i = 0; i < calls; ++i) {

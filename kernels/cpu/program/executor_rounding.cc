@@ -27,7 +27,8 @@ void Executor::SizeRow(const PackedInstruction& instruction, int64_t r) {
   float* size = Size(result, r);
   if (instruction.layers != nullptr && instruction.repeat == 1) {
     const Place& from = instruction.operands[0];
-    return kernels_.product_size(LayerOf(instruction, r), Read(from, r), from.width, value, size);
+    kernels_.product_size(LayerOf(instruction, r), Read(from, r), from.width, value, size);
+    return ClearPadding(result, size);
   }
   if (instruction.kind == OpKind::kArrange) {
     return Arrange(

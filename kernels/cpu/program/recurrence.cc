@@ -148,7 +148,9 @@ void ProgramRecurrence::FinishBlock(const IntervalPass& pass, const Block& block
       if (j < block.probes) {
         std::copy_n(from, width_, propagated + (r * kColumns + 1 + j) * width_);
       } else if (pass.diagonal) {
-        pass.matrices[interval * width_ + column] = from[column];
+        float* const diagonal = pass.matrices + interval * width_;
+        diagonal[column] = from[column];
+        std::fill(diagonal + dim_, diagonal + width_, 0.0F);  // full matrices were there before
       } else {
         std::copy_n(from, width_, pass.matrices + (interval * width_ + column) * width_);
       }
