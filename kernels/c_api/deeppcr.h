@@ -92,8 +92,7 @@ typedef struct deeppcr_engine_options {
    * `is_problem` is 1 for a problem that the load goes on without solving. */
   void (*progress)(void* user, int is_problem, const char* text);
   void* progress_user;
-  int32_t
-      gradients; /* not 0: load models with their backward passes, which deeppcr_go_back takes */
+  int32_t gradients; /* not 0: load backward passes too, for deeppcr_go_back */
 } deeppcr_engine_options;
 #define DEEPPCR_ENGINE_OPTIONS_INIT                                                          \
   {                                                                                          \

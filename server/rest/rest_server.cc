@@ -126,6 +126,20 @@ HeaderNames NamesOf(MHD_Connection* connection) {
   return names;
 }
 
+// Refuses what would mean one thing here and another to a proxy in front, and bodies that are not
+// read.
+std::optional<HttpReply> RefusalOf(const HeaderNames& names) {
+  if (names.lengths > 1)
+    return ErrorReply(InvalidArgument("expected one Content-Length or Transfer-Encoding"));
+  if (names.strange) return ErrorReply(InvalidArgument("expected names of headers without blanks"));
+  if (names.coded)
+    return ErrorReply(MHD_HTTP_UNSUPPORTED_MEDIA_TYPE,
+                      "Content-Encoding: expected none, as bodies are not decompressed");
+  if (names.sent_coded)
+    return ErrorReply(MHD_HTTP_NOT_IMPLEMENTED, "Transfer-Encoding: expected none or chunked");
+  return std::nullopt;
+}
+
 // Where a connection comes from, as gRPC writes it.
 std::string PeerOf(MHD_Connection* connection) {
   const MHD_ConnectionInfo* const info =
@@ -257,18 +271,13 @@ bool RestServer::Begin(MHD_Connection* connection, const char* path, std::string
     return refuse(
         ErrorReply(MHD_HTTP_METHOD_NOT_ALLOWED, route->posts ? "expected POST" : "expected GET"));
   exchange.route = *std::move(route);
+  if (auto refusal = RefusalOf(NamesOf(connection)); refusal.has_value())
+    return refuse(*std::move(refusal));
   if (absl::Status status = CheckHeaders(connection, exchange); !status.ok())
     return refuse(ErrorReply(status));
   const bool is_probe = exchange.route.method == RestMethod::kLive ||
                         exchange.route.method == RestMethod::kReady ||
                         exchange.route.method == RestMethod::kServerMetadata;
-  const HeaderNames names = NamesOf(connection);
-  if (names.coded)
-    return refuse(ErrorReply(MHD_HTTP_UNSUPPORTED_MEDIA_TYPE,
-                             "Content-Encoding: expected none, as bodies are not decompressed"));
-  if (names.sent_coded)
-    return refuse(
-        ErrorReply(MHD_HTTP_NOT_IMPLEMENTED, "Transfer-Encoding: expected none or chunked"));
   const absl::Status known = authorizer_.Check({.header = exchange.authorization}, Role::kInfer);
   if (!is_probe && !known.ok()) {
     logger_.LogLimited(LogLevel::kInfo, "request_refused",
@@ -294,12 +303,8 @@ bool RestServer::Begin(MHD_Connection* connection, const char* path, std::string
   return true;
 }
 
-// Refuses what would mean one thing here and another to a proxy in front, and what gRPC would take
-// for a fault of ours.
+// Takes values of headers, and refuses what gRPC would take for a fault of ours.
 absl::Status RestServer::CheckHeaders(MHD_Connection* connection, Exchange& exchange) const {
-  const HeaderNames names = NamesOf(connection);
-  if (names.lengths > 1) return InvalidArgument("expected one Content-Length or Transfer-Encoding");
-  if (names.strange) return InvalidArgument("expected names of headers without blanks");
   for (const auto& [name, value] :
        {std::pair{MHD_HTTP_HEADER_AUTHORIZATION, &exchange.authorization},
         std::pair{"traceparent", &exchange.traceparent}}) {

@@ -148,12 +148,15 @@ void ProgramRecurrence::FinishBlock(const IntervalPass& pass, const Block& block
       if (j < block.probes) {
         std::copy_n(from, width_, propagated + (r * kColumns + 1 + j) * width_);
       } else if (pass.diagonal) {
-        float* const diagonal = pass.matrices + interval * width_;
-        diagonal[column] = from[column];
-        std::fill(diagonal + dim_, diagonal + width_, 0.0F);  // full matrices were there before
+        pass.matrices[interval * width_ + column] = from[column];
       } else {
         std::copy_n(from, width_, pass.matrices + (interval * width_ + column) * width_);
       }
+    }
+    // Full matrices may have been where the diagonal's padding is.
+    if (pass.diagonal && block.columns > block.probes) {
+      float* const diagonal = pass.matrices + (block.first + r) * width_;
+      std::fill(diagonal + dim_, diagonal + width_, 0.0F);
     }
   }
 }

@@ -220,9 +220,9 @@ std::vector<std::string> AnswersAlone(const BackendCase& backend, const SystemSp
     const Solved solved = fresh.Solve(options, SamplesOf(request.samples, last, 1));
     answers.push_back(AnswerOf(solved, 0));
     if (kind == Kind::kHealthy) {
-      EXPECT_TRUE(solved.reports[0].converged) << "sample " << last;
+      EXPECT_TRUE(solved.reports.at(0).converged) << "sample " << last;
     }
-    if (kind == Kind::kHuge && solved.reports[0].termination == Termination::kNonFinite)
+    if (kind == Kind::kHuge && solved.reports.at(0).termination == Termination::kNonFinite)
       ++*overflows;
     kinds.back() = Kind::kHealthy;
   }
