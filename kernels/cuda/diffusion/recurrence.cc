@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "kernels/base/status_macros.h"
 #include "kernels/cuda/diffusion/process_recurrence.h"
@@ -67,7 +66,7 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
     DEEPPCR_RETURN_IF_ERROR(grid_.Allocate(PlanGrid(model_.view(), work_.limits)));
     const GridSolveSizes solve(work_.limits, model_.view(), sizes.intervals);
     DEEPPCR_RETURN_IF_ERROR(work_.Take(&places_, MemoryKind::kDevice, solve.places));
-    if (solve.places > 0) ClearPlaces();
+    if (solve.places > 0) Clear();
     if (!model_.tables_per_sample()) return absl::OkStatus();
     DEEPPCR_RETURN_IF_ERROR(work_.Take(&conditions_, MemoryKind::kMapped, group * hidden));
     return work_.Take(&tables_, MemoryKind::kDevice, group * model_.table_floats());
@@ -119,7 +118,7 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
                   : IntervalTree(0, 1);
   }
   void LaunchGridSolve(int64_t sample, const NewtonArgs& newton) override {
-    if (!numbers_.HasNumbers()) ClearPlaces();
+    if (!numbers_.HasNumbers()) Clear();
     numbers_.base = places_.data();
     const PropagationArgs<DiffusionView> propagation = {
         .process = ProcessFrom(sample),
@@ -152,10 +151,8 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
   }
 
   // Before the first solve over the whole GPU, and again once in some minutes of load.
-  void ClearPlaces() {
-    const std::vector<uint64_t> zeros(static_cast<size_t>(places_.size()));
-    work_.stream->CopyToDevice(places_.data(), zeros.data(), zeros.size() * sizeof(uint64_t));
-    work_.stream->Wait([] {});
+  void Clear() {
+    ClearPlaces(work_, places_);
     numbers_.made = 0;
   }
 

@@ -13,6 +13,14 @@
 
 namespace deeppcr::cuda {
 
+// Makes zeros of the places through which blocks give one another numbered elements: the numbers
+// begin anew. Waits for what was launched before.
+inline void ClearPlaces(Workspace& work, DeviceBuffer<uint64_t>& places) {
+  const std::vector<uint64_t> zeros(static_cast<size_t>(places.size()));
+  work.stream->CopyToDevice(places.data(), zeros.data(), zeros.size() * sizeof(uint64_t));
+  work.stream->Wait([] {});
+}
+
 // Launches the sequential steps of a few samples over the whole GPU, on a workspace that outlives
 // this object. One thread at a time.
 class GridLauncher {
@@ -54,9 +62,7 @@ class GridLauncher {
  private:
   // Before the first launch, and then once in some hours of load.
   void Clear() {
-    const std::vector<uint64_t> zeros(static_cast<size_t>(places_.size()));
-    work_.stream->CopyToDevice(places_.data(), zeros.data(), zeros.size() * sizeof(uint64_t));
-    work_.stream->Wait([] {});
+    ClearPlaces(work_, places_);
     exchange_.made = 0;
   }
 
