@@ -215,14 +215,18 @@ constexpr bool Confirms(const StoppingPolicy& policy, NextPass done, const Updat
   return ErrorBound(norms.update, rounding) <= policy.rtol;
 }
 
-// True if the next correction may be small enough to be judged. Where matrices are reused, probes
-// wait for this; an iteration squares an error, a correction leaves about a tenth of the error.
+// True if the next correction may be small enough to be judged, so that probes are worth their
+// columns: an iteration squares an error, a correction leaves about a tenth of it. Where iterations
+// no longer reduce the error the correction may be rounding, the last one is tried in any case, and
+// one that makes the states exact leaves nothing but rounding.
 constexpr bool MayBeJudged(const StoppingPolicy& policy, NextPass done, const Progress& progress) {
   if (!IsClose(policy, progress)) return false;
-  if (!policy.reuse_matrices || IsExact(policy, progress)) return true;
-  const double expected =
-      progress.update * (done == NextPass::kIterate ? progress.update : kCertifyBelow);
-  return expected <= policy.rtol;
+  const bool iterated = done == NextPass::kIterate;
+  const bool stalled =
+      iterated && progress.iterations > 1 && progress.contraction > kLinearContraction;
+  const bool will_be_exact = progress.updates() + 1 >= policy.num_intervals;
+  if (stalled || will_be_exact || progress.iterations >= policy.max_iterations) return true;
+  return progress.update * (iterated ? progress.update : kCertifyBelow) <= policy.rtol;
 }
 
 constexpr void AfterNewtonPass(const StoppingPolicy& policy, NextPass done,

@@ -65,4 +65,11 @@ ResolvedOptions OptionsFor(std::string_view solver, int64_t num_steps, int64_t s
       .shooting_interval = static_cast<int32_t>(interval)};
 }
 
+void LimitIterations(std::mt19937_64 random, ResolvedOptions* options) {
+  random.discard(1000);
+  constexpr int32_t kLimits[] = {1, 2, 3, 4, 6};
+  if (options->solver == "newton" && random() % 3 == 0)
+    options->max_iterations = std::min(options->max_iterations, kLimits[random() % 5]);
+}
+
 }  // namespace deeppcr::testing

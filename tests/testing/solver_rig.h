@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,11 @@ class SolverRig {
 // 32).
 ResolvedOptions OptionsFor(std::string_view solver, int64_t num_steps, int64_t shooting_interval,
                            double rtol);
+
+// Lets a third of Newton's solves iterate a few times only: the last iteration's claim is made
+// whatever its update, from matrices of states that are farther away than those of other claims.
+// Takes a copy of the generator, so that what is drawn after this stays as it was.
+void LimitIterations(std::mt19937_64 random, ResolvedOptions* options);
 
 }  // namespace deeppcr::testing
 

@@ -230,6 +230,7 @@ StackAttack DrawStackAttack(uint64_t seed, std::string_view solver, double rtol)
   }
   attack.family = StrCat(attack.smooth() ? "smooth" : "kinked", bias == 0 ? ", no bias" : ", bias",
                          attack.residual ? ", resnet" : ", mlp");
+  LimitIterations(random, &attack.options);
   return attack;
 }
 
@@ -264,6 +265,7 @@ StackAttack DrawSearchStart(uint64_t seed) {
   attack.options = OptionsFor("newton", attack.num_steps, OneOf(random, std::array{1, 1, 4}),
                               OneOf(random, std::array{1e-2, 1e-3, 1e-4}));
   attack.options.on_no_convergence = OnNoConvergence::kReturn;
+  LimitIterations(random, &attack.options);
   return attack;
 }
 

@@ -10,6 +10,7 @@ run, and slow paths that are calls.
 import collections
 import dataclasses
 import functools
+import math
 import re
 
 import machine
@@ -31,7 +32,7 @@ class Trips:
     """A loop, how often it is gone round, and what differs inside; several for one loop follow one
     another."""
     loop: str       # regular expression of the loop's own line
-    times: int      # rounds; with a unit, instructions of that kind in all rounds together
+    times: float    # rounds, a mean where they differ; with a unit, instructions of that kind in all rounds together
     unit: str = ''  # a kind of instruction (kind_of): for loops of which the compiler unrolls a part,
                     # and leaves the rest to the next loop of the same name
     call: str = ''  # regular expression of a call around the line
@@ -72,7 +73,7 @@ class Passage:
     """A loop on a warp's way."""
     depth: int
     name: str
-    rounds: int
+    rounds: float
     counts: collections.Counter  # instructions of one round, inner loops left out, by kind
     marks: list
     cycles: int = 0   # of all rounds
@@ -329,7 +330,7 @@ class Walk:
             if rounds == 0 or trip.warps and place >= trip.warps:
                 continue
             marks = []
-            for _ in range(min(rounds, MOST_ROUNDS)):
+            for _ in range(min(math.ceil(rounds), MOST_ROUNDS)):
                 mark = Mark(len(ops), [])
                 counts = collections.Counter()
                 self._add_way(way, loop.header, dataclasses.replace(inside, loops=mark.loops), ops, counts)

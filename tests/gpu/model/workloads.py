@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The workloads of the targets, as launches of kernels and the ways of these through their code.
 
-W1: a dense stack, L = 1024, D = 16, relu, C = 8: Newton by a cluster of 16 blocks of 8 warps.
+W1: a dense stack, L = 1024, D = 16, relu, C = 8: Newton by a cluster of 16 blocks of 8 warps, in the
+    passes that digits-resnet takes (on a CPU, 64 samples).
 W3: the way back through such a stack, C = 8: a cluster of 16 blocks of 8
     warps.
 W6: a dense stack, L = 1024, D = 64, relu, step by step: a block of eight warps.
 W4: DDPM, L = 1000, D = 16, a residual denoiser of three blocks with H = 128, silu, C = 1: Newton by 125
-    blocks of 8 warps, eight intervals each, in the passes that digits-ddpm takes (on a CPU 3.6 full ones,
-    2.1 corrections and 2.5 confirmations a sample, of 24 samples).
+    blocks of 8 warps, eight intervals each, in the passes that digits-ddpm takes (likewise).
 W5: DDIM, L = 100, D = 16, an adaLN denoiser of three blocks with H = 1024, silu, step by step, by 130
     blocks, most of which have one of the 128 panels of each layer.
 """
@@ -33,7 +33,7 @@ class Launch:
     trips: tuple
     where: tuple = ()
     route: Route = Route()
-    times: int = 1   # launches in the workload
+    times: float = 1  # launches in the workload
     row: tuple = ()  # (key, value) of the row of a GPU's results that is of this launch; () if none is
     blocks: int = 1  # of a launch, a cluster being one
 
@@ -226,11 +226,11 @@ WORKLOADS = (
                (Trips('chunk = 0', 128), Trips(r'l = args_\.begin', 0)),
                row=(('kernel', 'sequential'), ('workload', 'W1'))),),
         others=2, per=1024, hot=(('layers', Trips('chunk = 0', 1)),)),
-    Workload('W1 Newton', 'C = 8: three full passes, a correction and two confirmations', (
+    Workload('W1 Newton', 'C = 8: 3.7 full passes, 1 correction and 2.1 confirmations', (
         Launch('passes', ('newton_kernel.cu',), 'NewtonKernelILi16ELNS1_6KernelE3', 'Relu', 8,
-               (Trips(_PASSES, 3, route=_FULL, inner=_w1_pass(1, 3)),
+               (Trips(_PASSES, 3.7, route=_FULL, inner=_w1_pass(1, 3)),
                 Trips(_PASSES, 1, route=_CORRECTION, inner=_w1_pass(_VECTORS)),
-                Trips(_PASSES, 2, route=_CONFIRMATION, inner=_w1_pass(1)), Trips('first < state_dim', 2)), _W1_MEMORY, _W1,
+                Trips(_PASSES, 2.1, route=_CONFIRMATION, inner=_w1_pass(1)), Trips('first < state_dim', 2)), _W1_MEMORY, _W1,
                row=(('kernel', 'newton'), ('workload', 'W1'), ('guess', 'affine'), ('shooting_interval', 8), ('warps', 8))),), others=2,
         hot=(
             ('layer of an interval', Trips('k = 0; k < steps', 1)), *_NODES,
@@ -262,12 +262,12 @@ WORKLOADS = (
                row=(('kernel', 'grid_steps'),)),),
         others=2, per=100, hot=(
             ('step', Trips(r'l = args\.begin', 1)), ('sixteen groups of a layer', Trips('kAhead <= groups_', 1)))),
-    Workload('W4 Newton', 'C = 1: the coarse guess, and in one launch four full passes, two corrections and two confirmations', (
+    Workload('W4 Newton', 'C = 1: the coarse guess, and in one launch 3.5 full passes, 1.2 corrections and 2.3 confirmations', (
         Launch('guess', _DIFFUSION, 'HalfCoarseKernelILi8', 'Silu', 8,
                (Trips('begin = 0', 16), Trips(r'i = context\.thread', 1, warps=1)) + _HELD, _PREFETCHED,
                _STEPS + _HALVES,
                row=(('kernel', 'half_coarse_guess'),)),
-        _grid_solve(4, 2, 2)),
+        _grid_solve(3.5, 1.2, 2.3)),
         others=2, hot=(
             ('layer of states', Trips(_TILES, 1, call='BlockOfStates')),
             ('its weights and states', Trips(_GROUPS, 1, call='BlockOfStates')),
@@ -278,12 +278,12 @@ WORKLOADS = (
                (Trips('begin = 0', 16), Trips(r'i = context\.thread', 1, warps=1)) + _HELD, _PREFETCHED,
                _STEPS + _HALVES,
                row=(('kernel', 'half_coarse_guess'),)),
-        _propagation('full propagation', Route(('ResidentProbes<',)), 4, 'resident_propagation'),
-        _propagation('propagation of a correction', Route((r'StepColumns\(steps',)), 2, 'resident_correction',
+        _propagation('full propagation', Route(('ResidentProbes<',)), 3.5, 'resident_propagation'),
+        _propagation('propagation of a correction', Route((r'StepColumns\(steps',)), 1.2, 'resident_correction',
                      _OF_CORRECTION),
-        _propagation('propagation of a confirmation', Route((r'StepColumns\(steps', 'ResidentProbes<')), 2, ''),
-        _rest('rest of a full pass', _FULL, 4, 1), _rest('rest of a correction', _CORRECTION_IN_PARTS, 2, _VECTORS),
-        _rest('rest of a confirmation', _CONFIRMATION_IN_PARTS, 2, 1)),
+        _propagation('propagation of a confirmation', Route((r'StepColumns\(steps', 'ResidentProbes<')), 2.3, ''),
+        _rest('rest of a full pass', _FULL, 3.5, 1), _rest('rest of a correction', _CORRECTION_IN_PARTS, 1.2, _VECTORS),
+        _rest('rest of a confirmation', _CONFIRMATION_IN_PARTS, 2.3, 1)),
         others=2, hot=(
             ('layer of states', Trips(_TILES, 1, call='BlockOfStates')),
             ('its weights and states', Trips(_GROUPS, 1, call='BlockOfStates')),

@@ -99,6 +99,7 @@ TEST_P(CertificateAttackTest, WhatWasCertifiedRightlyStillIs) {
   for (int64_t seed = 0; seed < systems; ++seed) {
     StackAttack attack = DrawStackAttack(1000000 + seed, "newton", 1e-4);
     attack.as_program = GetParam();
+    attack.options.max_iterations = 32;
     attack.options.warm_sweeps = 0;
     attack.options.jacobian_refresh = JacobianRefresh::kEveryIteration;
     SolverRig rig = RigOf(&attack);

@@ -275,9 +275,9 @@ TEST(CertificateCasesTest, AWindowWithinAnInterval) {
 
 // Counts the claim of this rule or, without a rule, of the solver.
 void CountInto(const StepOnTheWay& step, std::optional<WeakRule> rule, Claims* claims) {
-  StackAttack attack = step.attack();
-  if (!rule) return Count(attack, step.rtol(), step.interval(), claims);
+  const StackAttack& attack = step.attack();
   SolverRig rig(*cpu::NewCpuBackend(), attack.spec());
+  if (!rule) return CountSolve(rig, attack, claims);
   const Solved sequential = rig.Solve({.solver = "sequential"}, attack.inputs);
   const WeakClaim claim = SolveByWeakRule(attack, rig.system(), *rule);
   if (!claim.claimed) return;
@@ -308,7 +308,7 @@ StepClaims CountSteps(std::optional<WeakRule> rule, uint64_t draws) {
       }
     }
   for (const double rtol : {1e-3, 3e-4, 1e-4})
-    for (uint64_t seed = 0; seed < 1500; ++seed) {
+    for (uint64_t seed = 0; seed < 8000; ++seed) {
       const StepOnTheWay plain(seed, rtol, 2, static_cast<float>(1.2e-2 * std::cbrt(rtol / 1e-4)));
       if (!plain.has_error()) continue;
       for (const double at : {0.2, 0.5})

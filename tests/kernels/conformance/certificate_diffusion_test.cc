@@ -61,6 +61,7 @@ ResolvedOptions DrawOptions(std::mt19937_64& random, int64_t steps) {
   options.warm_sweeps = std::array{0, 0, 3}[random() % 3];
   if (random() % 3 == 0) options.jacobian_refresh = JacobianRefresh::kWhileContracting;
   options.on_no_convergence = OnNoConvergence::kReturn;
+  LimitIterations(random, &options);
   return options;
 }
 

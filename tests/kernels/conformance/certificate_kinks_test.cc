@@ -297,6 +297,7 @@ ResolvedOptions DrawOptions(Random& random, const SystemShape& shape) {
   options.warm_sweeps = std::array{0, 0, 3}[random() % 3];
   if (random() % 3 == 0) options.jacobian_refresh = JacobianRefresh::kWhileContracting;
   options.on_no_convergence = OnNoConvergence::kReturn;
+  LimitIterations(random, &options);
   return options;
 }
 

@@ -57,14 +57,38 @@ TEST(StoppingTest, KindsOfPasses) {
   }
 }
 
-TEST(StoppingTest, NewtonIteratesUntilAnUpdateIsSmallThenCorrectsWithProbes) {
+TEST(StoppingTest, NewtonIteratesUntilTheSquareOfAnUpdateIsSmallThenCorrectsWithProbes) {
   FedSolve solve(Newton());
   solve.ExpectNext(NextPass::kIterate);
   solve.Pass(5.0).ExpectNext(NextPass::kIterate);
-  solve.Pass(0.11).ExpectNext(NextPass::kIterate);
-  solve.Pass(0.1).ExpectNext(NextPass::kCorrect, true);
-  EXPECT_EQ(solve.progress().iterations, 3);
+  solve.Pass(0.1).ExpectNext(NextPass::kIterate);
+  solve.Pass(0.0101).ExpectNext(NextPass::kIterate);
+  solve.Pass(0.0049).ExpectNext(NextPass::kCorrect, true);
+  EXPECT_EQ(solve.progress().iterations, 4);
   EXPECT_EQ(solve.progress().corrections, 0);
+  // A tolerance that is looser than that takes no larger update.
+  StoppingPolicy loose = Newton();
+  loose.rtol = 0.1;
+  FedSolve(loose).Pass(0.1001).ExpectNext(NextPass::kIterate);
+  FedSolve(loose).Pass(0.1).ExpectNext(NextPass::kCorrect, true);
+}
+
+// Else a tolerance beyond float32 would never be called that.
+TEST(StoppingTest, IterationsThatNoLongerReduceTheErrorAreCorrected) {
+  StoppingPolicy policy = Newton();
+  policy.rtol = 1e-7;
+  FedSolve solve(policy);
+  solve.Pass(0.09).ExpectNext(NextPass::kIterate);  // nothing is known of a rate
+  solve.Pass(0.045).ExpectNext(NextPass::kIterate);
+  solve.Pass(0.023).ExpectNext(NextPass::kCorrect, true);
+  solve.Pass(0.01, 0.02).ExpectStop(Termination::kPrecisionLimited);
+  policy.reuse_matrices = true;
+  FedSolve reusing(policy);
+  reusing.Pass(0.09).ExpectNext(NextPass::kCorrect, false);
+  reusing.Pass(0.045).ExpectNext(NextPass::kIterate);  // a rate of corrections
+  reusing.Pass(0.022).ExpectNext(NextPass::kCorrect, false);
+  reusing.Pass(0.02).ExpectNext(NextPass::kIterate);
+  reusing.Pass(0.011).ExpectNext(NextPass::kCorrect, true);
 }
 
 TEST(StoppingTest, ConfirmsWhereTwiceTheCorrectionAndTheRoundingFit) {
@@ -181,7 +205,7 @@ TEST(StoppingTest, TheMapIsFollowedUntilTheRestOfTheWayIsRounding) {
 TEST(StoppingTest, WhatIsFoundWhereTheMapLeadsIsWithinTheToleranceToo) {
   for (const double distance : {6e-5, 1e-3, std::nan("")}) {
     FedSolve solve(Newton());
-    solve.Pass(0.09).Pass(2e-5, 1e-7, 0.1).Take({.update = 1e-5, .share = 0.01});
+    solve.Pass(0.01).Pass(2e-5, 1e-7, 0.1).Take({.update = 1e-5, .share = 0.01});
     solve.ExpectNext(NextPass::kConfirmUpdated);
     solve.Take({.update = distance, .share = 0.02}).ExpectNext(NextPass::kIterate);
     EXPECT_EQ(solve.progress().confirmations, 2);
@@ -259,6 +283,7 @@ TEST(StoppingTest, MoreProbesWaitForACorrectionThatCarriesThem) {
   policy.reuse_matrices = true;
   FedSolve solve(policy);
   solve.Pass(0.01).Pass(1e-6).Confirm(0, 0.26).ExpectNext(NextPass::kIterate);
+  solve.Pass(0.3).ExpectNext(NextPass::kIterate);
   solve.Pass(0.05).ExpectNext(NextPass::kCorrect, false);
   solve.ExpectDraw(0);
   solve.Pass(1e-4).ExpectNext(NextPass::kCorrect, true);
@@ -306,7 +331,7 @@ TEST(StoppingTest, TheLargestSumOfOneIntervalCountsNotTheSumOfTheLargest) {
 
 TEST(StoppingTest, ATooLargeCorrectionLeadsBackToIterating) {
   FedSolve solve(Newton());
-  solve.Pass(0.05).Pass(1e-3, 1e-6).ExpectNext(NextPass::kIterate);
+  solve.Pass(0.01).Pass(1e-3, 1e-6).ExpectNext(NextPass::kIterate);
   solve.Pass(1e-5).ExpectNext(NextPass::kCorrect, true);
   solve.Pass(1e-9, 1e-6).Confirm(1e-9).ExpectStop(Termination::kConverged);
   EXPECT_EQ(solve.progress().iterations, 2);
@@ -492,8 +517,9 @@ TEST(StoppingTest, ExactStatesAreNotConfirmed) {
   limited.Pass(0.05).Pass(1e-5, 1e-3).ExpectStop(Termination::kPrecisionLimited);
   // With one interval more the states are not exact.
   policy.num_intervals = 3;
-  FedSolve(policy).Pass(0.05).Pass(1e-5, 2e-6).ExpectNext(NextPass::kConfirm);
-  FedSolve(policy).Pass(0.05).Pass(1e-5, 2e-6, 7.0).ExpectNext(NextPass::kIterate);
+  FedSolve(policy).Pass(0.05).ExpectNext(NextPass::kIterate);
+  FedSolve(policy).Pass(0.01).Pass(1e-5, 2e-6).ExpectNext(NextPass::kConfirm);
+  FedSolve(policy).Pass(0.01).Pass(1e-5, 2e-6, 7.0).ExpectNext(NextPass::kIterate);
 }
 
 }  // namespace

@@ -275,11 +275,11 @@ struct Tally {
 
   void Add(const SampleReport& report) {
     const bool converged = report.termination == Termination::kConverged;
+    const bool is_exact = converged && report.confirmations == 0;
     confirmed += converged && report.confirmations > 0 ? 1 : 0;
-    exact += converged && report.confirmations == 0 ? 1 : 0;
+    exact += is_exact ? 1 : 0;
     // A correction was too large, or moved an element beyond its ball.
-    beyond +=
-        report.confirmations > 0 && 2 * report.chord_corrections > report.confirmations ? 1 : 0;
+    beyond += !is_exact && 2 * report.chord_corrections > report.confirmations ? 1 : 0;
     gave_up += converged ? 0 : 1;
   }
 };
@@ -300,9 +300,11 @@ TEST(DeviceRuleTest, SolvesTakeAsManyPassesOfEveryKind) {
         for (const SolverRow& row : Solvers()) {
           if (!row.iterative) continue;
           SCOPED_TRACE(Describe(stack) + " " + std::string(row.name));
-          ResolvedOptions options = OptionsFor(row.name, 40, 3, 1e-4);
-          options.on_no_convergence = OnNoConvergence::kReturn;
-          tally.Add(both.ExpectSame(options, system.Inputs(1, 3), &tally.others));
+          for (const double rtol : {1e-4, 3e-2}) {
+            ResolvedOptions options = OptionsFor(row.name, 40, 3, rtol);
+            options.on_no_convergence = OnNoConvergence::kReturn;
+            tally.Add(both.ExpectSame(options, system.Inputs(1, 3), &tally.others));
+          }
         }
       }
     }
@@ -311,7 +313,7 @@ TEST(DeviceRuleTest, SolvesTakeAsManyPassesOfEveryKind) {
   EXPECT_GE(tally.exact, 20);
   EXPECT_GE(tally.beyond, 4);
   EXPECT_GE(tally.gave_up, 5);
-  // `others` counts devices in 192 solves. At the edge of stability a return to a quarter of the
+  // `others` counts devices in 384 solves. At the edge of stability a return to a quarter of the
   // ball may depend on rounding.
   EXPECT_LE(tally.others, 6);
 }
