@@ -23,7 +23,8 @@ Executor::Executor(const PackedSection& section, const ProgramKernels& kernels, 
       moments_(section.moment_floats * rows),
       scratch_(kScratchRows * section.widest),
       gathered_(kGathered * section.gathered_floats),
-      products_(carried == Carried::kCotangents ? tangents * section.widest : 0) {}
+      products_(carried == Carried::kCotangents ? tangents * section.widest : 0),
+      one_row_(CallsOfOneRow()) {}
 
 int64_t Executor::Floats(const PackedSection& section, int64_t rows, int64_t tangents,
                          Carried carried) {
@@ -44,12 +45,9 @@ void Executor::Run(const RowContext* contexts, int64_t count, const TangentRows&
   count_ = count;
   along_ = tangents;
   sharing_ = sharing;
+  if (count == 1 && tangents.columns == 0 && sharing == nullptr) return RunOneRow(token);
   for (int64_t i = 0; i < std::ssize(section_.instructions) && !Fired(token); ++i) {
     const PackedInstruction& instruction = section_.instructions[i];
-    if (instruction.activated && LayerBranch(i)) {
-      i += section_.instructions[i + 1].together;
-      continue;
-    }
     if (along_.columns == 0 && instruction.together > 1) {
       Joined(i);
       i += instruction.together - 1;
@@ -150,36 +148,6 @@ void Executor::Branch(int64_t index) {
            together * last.result.width);
   }
   for (int64_t r = 0; r < count_; ++r) ClearPadding(last.result, Row(last.result, r));
-}
-
-bool Executor::LayerBranch(int64_t index) {
-  if (count_ != 1 || along_.columns > 0 || sharing_ != nullptr) return false;
-  const PackedInstruction* const linear = &section_.instructions[index];
-  const PackedInstruction* const first = linear + 1;
-  const PackedInstruction& last = first[first->together - 1];
-  const Place& result = last.result;
-  const PanelView& layer = LayerOf(*linear, 0);
-  const float* const in = Read(linear->operands[0], 0);
-  float* const to = Row(result, 0);
-  if (layer.width > kMostPanelsInPlace * layer.panel || layer.width != result.width) return false;
-  const bool sums = first->op == program::Op::kAdd;
-  const Place* const added = sums ? &first->operands[linear->other] : nullptr;
-  const Place* const beside =
-      last.op == program::Op::kAdd && &last != first ? &last.operands[first->other] : nullptr;
-  const auto read = [&](const Place* place) {
-    return place == nullptr ? nullptr : Read(*place, 0);
-  };
-  kernels_.layer_branch[static_cast<int>(sums ? first[1].op : first->op)](
-      {.layer = &layer,
-       .bias = layer.bias,
-       .in = in,
-       .out = Row(linear->result, 0),
-       .in_stride = linear->operands[0].width,
-       .out_stride = layer.width,
-       .count = 1},
-      read(added), read(beside), to);
-  ClearPadding(result, to);
-  return true;
 }
 
 int64_t Executor::EndOfLayer(const PackedInstruction& instruction, int64_t first) const {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/base/aligned_buffer.h"
 #include "kernels/cpu/program/packed_program.h"
@@ -84,6 +85,39 @@ class Executor {
  private:
   struct Way;  // of a run back
 
+  // A row's operand, or null.
+  struct Operand {
+    const float* in_frame = nullptr;
+    Home home = Home::kFrame;
+    int64_t offset = 0;  // in the row of another home
+  };
+  // A part of what one row goes through that is alone: a layer with the branch behind it, if
+  // `branch`, or instructions from `index` on. What a layer needs lies together, since the weights
+  // of a step push everything else out of the first-level cache.
+  struct alignas(64) Call {
+    PanelView layer = {};
+    const PanelView* layers = nullptr;  // of the steps, in place of `layer`
+    int64_t layer_stride = 0;
+    LayerBranchKernel branch = nullptr;
+    Operand in, added, beside;
+    float* out = nullptr;  // of the layer
+    float* to = nullptr;   // of the branch, or of the layer
+    int64_t size = 0, width = 0;
+    int64_t index = -1;  // no layer: -1 else
+  };
+  std::vector<Call> CallsOfOneRow();
+  bool IsBranchOfOneRow(int64_t index) const;
+  Call ProductCall(const PackedInstruction& linear);
+  Call BranchCall(int64_t index);
+  Operand OperandAt(const Place& place);
+  const float* Read(const Operand& operand) const {
+    if (operand.home == Home::kFrame) return operand.in_frame;
+    return contexts_[0].rows[static_cast<int>(operand.home)] + operand.offset;
+  }
+  // The run of one row without tangents or threads.
+  void RunOneRow(const CancelToken* token);
+  void RunLayer(const Call& call);
+
   const float* Read(const Place& place, int64_t r) const {
     if (place.home == Home::kFrame) return frame_.data() + place.offset * rows_ + r * place.width;
     return contexts_[r].rows[static_cast<int>(place.home)] + place.offset;
@@ -104,8 +138,6 @@ class Executor {
   void SineAndCosine(int64_t index);
   void Scale(int64_t index);
   void Branch(int64_t index);
-  // The one row through the layer `index` and the branch behind it; false where they go apart.
-  bool LayerBranch(int64_t index);
   void PrimalElementwise(const PackedInstruction& instruction);
   void PrimalLinear(const PackedInstruction& instruction);
   void Multiply(const PanelView& layer, int64_t repeat, const float* bias, const Place& from,
@@ -169,6 +201,7 @@ class Executor {
   static constexpr int64_t kGathered = 48;
   AlignedBuffer<float> gathered_;  // [kGathered, inputs and outputs]
   AlignedBuffer<float> products_;  // of cotangents that are added to others: [max_tangents, widest]
+  const std::vector<Call> one_row_;
   // Of the run under way.
   const RowContext* contexts_ = nullptr;
   int64_t count_ = 0;
