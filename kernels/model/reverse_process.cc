@@ -377,7 +377,6 @@ absl::Status CheckSteps(std::span<const ReverseStep> steps, double initial_scale
       if (!fits(by_x0) || !fits(of_z - by_x0 * step.x0_z))
         return expected("a quotient that is finite as float32", i, quotient, by_x0);
     }
-    if (step.sigma < 0.0) return expected("a number of at least 0", i, "sigma", step.sigma);
   }
   if (fits(initial_scale) && static_cast<float>(initial_scale) > 0.0F) return absl::OkStatus();
   return InvalidArgument("initial_scale: expected a number above 0 and finite as float32, got ",

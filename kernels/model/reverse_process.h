@@ -99,7 +99,7 @@ SamplerForm FormOf(const SchedulerConfig& config);
 // known of the sample is not what is known of a state.
 bool ScalesStates(const SchedulerConfig& config);
 
-// Checks the coefficients of steps that come from a file: finite as float32, sigma not negative.
+// Checks the coefficients of steps that come from a file: finite as float32.
 // Errors: kInvalidArgument naming step and column, or initial_scale. Thread-safe.
 absl::Status CheckSteps(std::span<const ReverseStep> steps, double initial_scale);
 

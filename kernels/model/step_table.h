@@ -6,7 +6,7 @@
 // whatever is affine in the state, the network's output, the clipped x0 and noise
 // (kernels/problem/reverse_step.h). Tensors of F64 or F32:
 //
-//   x0_z, x0_m, z_z, z_m, z_x0, sigma  [L] coefficients, finite as float32; sigma >= 0
+//   x0_z, x0_m, z_z, z_m, z_x0, sigma  [L] coefficients, finite as float32
 //   z_c, c_z, c_m, c_x0                [L] the same of a memory; optional, 0 without
 //   time                               [L] what the network sees
 //   clip_range                         [] or [1], above 0; optional, no clip without

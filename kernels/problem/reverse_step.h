@@ -41,8 +41,7 @@ struct SamplerForm {
 //   c' = c_z z + c_m m + c_x0 x0
 //
 // where scale is 1, or what the network says (NoiseScale).
-// kernels/model/reverse_process.h derives the coefficients, which are finite, also as float32;
-// sigma >= 0.
+// kernels/model/reverse_process.h derives the coefficients, which are finite, also as float32.
 struct ReverseStep {
   double timestep = 0;        // the time that the denoiser is evaluated at; finite
   double prev_timestep = -1;  // that of the state z'; -1 if z' is the final sample

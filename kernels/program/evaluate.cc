@@ -132,7 +132,7 @@ Vector AlongCotangent(const Instruction& instruction, View x, View y, View g) {
       double slope = instruction.op == Op::kMean ? 1 / static_cast<double>(axis.length) : 1;
       if (instruction.op == Op::kLargest)
         slope = !found && x[at(a)] == y[line] ? (found = true, 1.0) : 0.0;
-      out[at(a)] = slope * g[line];
+      out[at(a)] = MovedBy(slope, g[line]);
     }
   });
   return out;
@@ -364,9 +364,7 @@ Vector TangentOf(const Instruction& instruction, View result, std::span<const Vi
         for (size_t k = 0; k < operands.size(); ++k) a[k] = operands[k][i];
         ElementwiseRowOf(instruction.op).slopes(a, s);
         for (size_t k = 0; k < operands.size(); ++k) {
-          // The side that a select has not chosen has no part, whatever its tangent.
-          const bool unread = instruction.op == Op::kSelect && s[k] == 0;
-          if (!tangents[k].empty() && !unread) t[i] += s[k] * tangents[k][i];
+          if (!tangents[k].empty()) t[i] += MovedBy(s[k], tangents[k][i]);
         }
       }
       return t;
@@ -390,8 +388,8 @@ Vector TangentOf(const Instruction& instruction, View result, std::span<const Vi
       const ReverseStep step = PartOf(*inputs.reverse, instruction.part);
       for (size_t i = 0; i < t.size(); ++i) {
         const ReverseSlopes slopes = SlopesOfReverse(step, inputs, operands[0][i], operands[1][i]);
-        if (!tangents[0].empty()) t[i] += slopes.z * tangents[0][i];
-        if (!tangents[1].empty()) t[i] += slopes.m * tangents[1][i];
+        if (!tangents[0].empty()) t[i] += MovedBy(slopes.z, tangents[0][i]);
+        if (!tangents[1].empty()) t[i] += MovedBy(slopes.m, tangents[1][i]);
       }
       return t;
     }
@@ -440,12 +438,10 @@ void AddOperandCotangents(const Instruction& instruction, std::span<const double
     case OpKind::kElementwise: {
       double a[3] = {}, s[3] = {};
       for (size_t i = 0; i < g.size(); ++i) {
-        // The side that a select has not chosen gets nothing, whatever the slopes before it.
-        if (g[i] == 0) continue;
         for (size_t k = 0; k < operands.size(); ++k) a[k] = operands[k][i];
         ElementwiseRowOf(instruction.op).slopes(a, s);
         for (size_t k = 0; k < operands.size(); ++k)
-          if (!to[k].empty()) to[k][i] += s[k] * g[i];
+          if (!to[k].empty()) to[k][i] += MovedBy(s[k], g[i]);
       }
       return;
     }
@@ -477,8 +473,8 @@ void AddOperandCotangents(const Instruction& instruction, std::span<const double
       const ReverseStep step = PartOf(*inputs.reverse, instruction.part);
       for (size_t i = 0; i < g.size(); ++i) {
         const ReverseSlopes slopes = SlopesOfReverse(step, inputs, operands[0][i], operands[1][i]);
-        if (!to[0].empty()) to[0][i] += slopes.z * g[i];
-        if (!to[1].empty()) to[1][i] += slopes.m * g[i];
+        if (!to[0].empty()) to[0][i] += MovedBy(slopes.z, g[i]);
+        if (!to[1].empty()) to[1][i] += MovedBy(slopes.m, g[i]);
       }
       return;
     }

@@ -177,6 +177,16 @@ constexpr float UlpsAt(Op op, float a) {
   return op == Op::kGeluTanh ? GeluTanhUlps(ulps, a) : ulps;
 }
 
+// What x moves through a slope: nothing where either is zero, be the other one infinite as the
+// slope of a root at zero. What stands still moves nothing, and a unit at rest passes nothing on.
+// Where a slope is zero because its operand is infinite, this is the limit of a sigmoid that is
+// written with an exponential that overflows, and none at a pole: of atan(1 / x) at exactly zero it
+// makes 0.
+template <class T>
+constexpr T MovedBy(T slope, T x) {
+  return slope == 0 || x == 0 ? T{0} : slope * x;
+}
+
 constexpr bool RowsFollowTheEnumerators() {
   for (int i = 0; i < kNumOps; ++i) {
     if (static_cast<int>(kOps[i].op) != i) return false;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/iteration/scan_tree.h"
+#include "kernels/program/op.h"
 
 namespace deeppcr::reference {
 namespace {
@@ -171,7 +172,8 @@ class ReferenceBackwardSpace final : public BackwardSpace, public BackwardScanSt
         const Vector factors = s.recurrence->NoiseFactors(l, z);
         const int64_t dim = std::ssize(factors);
         float* to = s.taken.step_noise + (static_cast<int64_t>(j) * num_steps_ + l - 1) * dim;
-        for (int64_t i = 0; i < dim; ++i) to[i] = static_cast<float>(factors[i] * g[i]);
+        for (int64_t i = 0; i < dim; ++i)
+          to[i] = static_cast<float>(program::MovedBy(factors[i], g[i]));
       }
       if (s.taken.state_cotangents != nullptr) Give(g, s.taken.state_cotangents + (l - 1) * dim_);
       if (s.taken.deltas != nullptr)

@@ -68,18 +68,19 @@ std::vector<double> StepJacobian(const DiffusionProgramSpec& spec, int64_t step,
 // No element of z' has noise of another one: a cotangent of ones picks all factors at once.
 std::vector<double> StepByNoise(const DiffusionProgramSpec& spec, int64_t step,
                                 std::span<const double> condition, std::span<const double> state) {
-  std::vector<double> factors(static_cast<size_t>(spec.state_dim),
-                              spec.steps[static_cast<size_t>(step)].sigma);
-  if (spec.form.noise_scale == NoiseScale::kFixed) return factors;
-  const auto adds_noise = [](const program::Instruction& instruction) {
-    return instruction.op == program::Op::kReverseStep && instruction.part == StepPart::kNoise;
+  // The noise comes with the state, or by itself where what scales it does. Known elements take
+  // none of it.
+  const StepPart part = spec.form.noise_scale == NoiseScale::kFixed ? StepPart::kState  //
+                                                                    : StepPart::kNoise;
+  const auto adds_noise = [&](const program::Instruction& instruction) {
+    return instruction.op == program::Op::kReverseStep && instruction.part == part;
   };
   const auto noise = std::ranges::find_if(spec.program->instructions, adds_noise);
   std::vector<double> ones(state.size());
   std::fill_n(ones.begin(), spec.state_dim, 1.0);
-  const std::vector<double> scale =
+  std::vector<double> factors =
       At(spec, step, condition, {}, state).evaluation().Cotangent(ones, noise->result);
-  for (size_t i = 0; i < factors.size(); ++i) factors[i] *= scale[i];
+  for (double& factor : factors) factor *= spec.steps[static_cast<size_t>(step)].sigma;
   return factors;
 }
 

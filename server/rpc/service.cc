@@ -16,17 +16,14 @@ namespace deeppcr {
 SystemPreparer::Made PrepareSteps(const ServedModel& model, const SystemKey& key,
                                   ServiceContext& context) {
   const auto start = CancelToken::Clock::now();
-  const auto is_served = [&] {
-    const auto served = context.store.Find(model.name, model.version);
-    return served.ok() && served->get() == &model;
-  };
-  if (!is_served())
+  const auto served = [&] { return context.store.Find(model.name, model.version); };
+  if (!served().ok())
     return absl::UnavailableError(
         StrCat("version ", model.version, " of ", model.name, " was unloaded; try again"));
   SystemPreparer::Made made = model.model->Prepare(key, &context.stop);
   if (!made.ok()) return made;
-  // The gauge of a version that was unloaded or replaced in the meantime is not this model's.
-  if (is_served())
+  // The gauge of a version that was unloaded or loaded again in the meantime is not this model's.
+  if (const auto now = served(); now.ok() && now->get() == &model)
     model.metrics->memory_bytes->Set(static_cast<double>(model.model->memory_bytes()));
   const std::chrono::duration<double> seconds = CancelToken::Clock::now() - start;
   context.logger.LogLimited(LogLevel::kInfo, "steps_prepared",

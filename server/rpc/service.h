@@ -72,8 +72,8 @@ struct ServiceContext {
   bool Ready() const { return Missing().empty(); }
 };
 
-// SystemPreparer::Make of a service: makes the system of this name, unless the model is not
-// served any more.
+// SystemPreparer::Make of a service: makes the system of this name, unless the version was
+// unloaded. Requests that wait for it end on their model, also where it has been loaded again.
 SystemPreparer::Made PrepareSteps(const ServedModel& model, const SystemKey& key,
                                   ServiceContext& context);
 

@@ -111,7 +111,6 @@ void TryStepTable(std::string_view bytes) {
           static_cast<float>(step.timestep), of_memory.z_z, of_memory.z_m, of_memory.z_x0,
           held.recall, held.next.z, held.next.raw, held.next.clipped})
       Require(std::isfinite(value), "coefficients are finite as float32");
-    Require(step.sigma >= 0, "sigma is not negative");
     Require(step.z_c == 0 || table->form.carries, "a memory that is read is carried");
   }
 }

@@ -320,6 +320,37 @@ TEST_F(GenerateTest, MistakesAreRefusedInWords) {
   EXPECT_THAT(status.error_message(), HasSubstr("use Generate"));
 }
 
+// Requests that wait for a number of steps end on the model that they found, though a reload has
+// put another one in its place.
+TEST_F(GenerateTest, AReloadLeavesThoseThatWaitForTheirSteps) {
+  std::atomic<bool> stop{false};
+  std::atomic<int32_t> number{9}, answers{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 3; ++i)
+    clients.emplace_back([&] {
+      const auto stub = Connect(server_->address());
+      while (!stop) {
+        v1::GenerateRequest request = DdpmRequest(1, "sequential");
+        request.mutable_input()->set_num_inference_steps(number++ % 900 + 9);
+        v1::GenerateResponse response;
+        const grpc::Status status = Call(*stub, request, &response);
+        EXPECT_TRUE(status.ok()) << status.error_message();
+        ++answers;
+      }
+    });
+  for (int reload = 0; reload < 8; ++reload) {
+    const int32_t seen = answers;
+    v1::LoadModelRequest request;
+    request.set_model("ddpm");
+    v1::LoadModelResponse response;
+    grpc::ClientContext context;
+    EXPECT_TRUE(stub_->LoadModel(&context, request, &response).ok());
+    while (answers < seen + 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  stop = true;
+  for (std::thread& client : clients) client.join();
+}
+
 // The bits are those of a server whose config.json names the number.
 TEST_F(GenerateTest, TakesNumbersOfStepsThatNoPlanWasMadeFor) {
   EXPECT_EQ(Describe("ddpm").max_inference_steps(), 1000);

@@ -235,7 +235,7 @@ void ProgramBackward::GiveStepNoise(const RetreatPass& pass, const Rows& rows, i
     for (int64_t j = 0; j < rows.columns; ++j) {
       float* to = noise + ((rows.first_column + j) * num_steps_ + step) * dim;
       const float* from = state_.Cotangent(model_.state_tape.noise, b * rows.columns + j);
-      for (int64_t i = 0; i < dim; ++i) to[i] = sigma * from[i];
+      for (int64_t i = 0; i < dim; ++i) to[i] = program::MovedBy(sigma, from[i]);
     }
   }
 }

@@ -31,7 +31,8 @@ int64_t Executor::Floats(const PackedSection& section, int64_t rows, int64_t tan
   const bool back = carried == Carried::kCotangents;
   return section.frame_floats * ((tangents > 0 && !back ? 2 : 1) * rows + tangents) +
          section.moment_floats * rows + kScratchRows * section.widest +
-         kGathered * section.gathered_floats + (back ? tangents * section.widest : 0);
+         kGathered * section.gathered_floats + (back ? tangents * section.widest : 0) +
+         kCallFloats * std::ssize(section.instructions);
 }
 
 bool Executor::ok() const {

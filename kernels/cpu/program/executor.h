@@ -105,6 +105,7 @@ class Executor {
     int64_t size = 0, width = 0;
     int64_t index = -1;  // no layer: -1 else
   };
+  static constexpr int64_t kCallFloats = 64;  // of a Call
   std::vector<Call> CallsOfOneRow();
   bool IsBranchOfOneRow(int64_t index) const;
   Call ProductCall(const PackedInstruction& linear);

@@ -11,7 +11,9 @@ namespace deeppcr::cpu {
 
 std::vector<Executor::Call> Executor::CallsOfOneRow() {
   std::vector<Call> calls;
+  static_assert(sizeof(Call) <= kCallFloats * sizeof(float));
   if (!ok()) return calls;
+  calls.reserve(section_.instructions.size());
   for (int64_t i = 0; i < std::ssize(section_.instructions); ++i) {
     const PackedInstruction& instruction = section_.instructions[i];
     if (IsBranchOfOneRow(i)) {

@@ -91,7 +91,8 @@ struct ScaleArgs {
 };
 
 // Tangents of `columns` rows: out_j = sum_k slopes[k] tangents[k]_j over the operands whose
-// tangents are not null. A slope that is null counts as one.
+// tangents are not null. A slope that is null counts as one; where a slope or a tangent is zero
+// nothing is carried, whatever the other one is.
 struct CarryArgs {
   const float* slopes[kMostOperands];
   const float* tangents[kMostOperands];
@@ -100,8 +101,8 @@ struct CarryArgs {
 };
 
 // Cotangents of `columns` rows: to = slope g, or to += slope g. A slope that is null counts as one.
-// Where g is zero, as for the side that a select has not chosen, nothing is given, whatever the
-// slope.
+// Where g is zero, as for the side that a select has not chosen, or the slope is, nothing is given,
+// whatever the other one is.
 struct GiveArgs {
   const float* slope;  // [n]
   const float* g;      // [columns, n]

@@ -38,23 +38,36 @@ inline void LargerSize(const float* from, float* size, int64_t n) {
              [&](int64_t at) { Store(size + at, Max(LoadWide(from + at), LoadWide(size + at))); });
 }
 
-// The sum over operands [0, K) of slope times tangent, from operand `first` on.
+// A slope and what it moves, with zeros for both where either is zero: MovedBy of
+// kernels/program/op.h. Only what is not finite would tell, so products are looked at first.
+DEEPPCR_INLINE void StandStill(Wide* slope, Wide* x) {
+  const Wide zero = All(0.0F);
+  *x = SelectEqual(*slope, zero, zero, *x);
+  *slope = SelectEqual(*x, zero, zero, *slope);
+}
+
+// The sum over operands [0, K) of slope times tangent.
 template <int K>
 DEEPPCR_INLINE void CarryOf(const float* const* slopes, const float* const* tangents, float* out,
                             int64_t columns, int64_t n) {
   for (int64_t j = 0; j < columns; ++j) {
     ForVectors(n, [&](int64_t at) {
-      Wide sum = All(0.0F);
-      for (int k = 0; k < K; ++k) {
-        const Wide t = LoadWide(tangents[k] + j * n + at);
-        if (slopes[k] == nullptr) {
-          sum = k == 0 ? t : sum + t;
-        } else {
-          const Wide s = LoadWide(slopes[k] + at);
-          sum = k == 0 ? s * t : Fma(s, t, sum);
+      const auto carry = [&](bool some_stand_still) {
+        Wide sum = All(0.0F);
+        for (int k = 0; k < K; ++k) {
+          Wide t = LoadWide(tangents[k] + j * n + at);
+          if (slopes[k] == nullptr) {
+            sum = k == 0 ? t : sum + t;
+          } else {
+            Wide s = LoadWide(slopes[k] + at);
+            if (some_stand_still) StandStill(&s, &t);
+            sum = k == 0 ? s * t : Fma(s, t, sum);
+          }
         }
-      }
-      Store(out + j * n + at, sum);
+        return sum;
+      };
+      const Wide carried = carry(false);
+      Store(out + j * n + at, AnyNonFinite(carried) ? carry(true) : carried);
     });
   }
 }
@@ -73,14 +86,19 @@ inline void Carry(const CarryArgs& a) {
 }
 
 inline void Give(const GiveArgs& a) {
-  const Wide zero = All(0.0F);
   for (int64_t j = 0; j < a.columns; ++j) {
     const float* g = a.g + j * a.n;
     float* to = a.to + j * a.n;
     ForVectors(a.n, [&](int64_t at) {
       Wide given = LoadWide(g + at);
-      if (a.slope != nullptr)
-        given = SelectEqual(given, zero, zero, LoadWide(a.slope + at) * given);
+      if (a.slope != nullptr) {
+        Wide slope = LoadWide(a.slope + at), x = given;
+        given = slope * x;
+        if (AnyNonFinite(given)) {
+          StandStill(&slope, &x);
+          given = slope * x;
+        }
+      }
       Store(to + at, a.adds ? LoadWide(to + at) + given : given);
     });
   }
@@ -108,8 +126,10 @@ inline void Spread(const SpreadArgs& a) {
     const Wide third = LoadWide(a.slopes[2] + at);
     const SlopeRange<kNativeLanes> range = {Min(Min(first, second), third),
                                             Max(Max(first, second), third)};
-    for (int64_t v = 0; v < a.count; ++v)
-      Store(a.out + v * a.n + at, range.Carry(LoadWide(a.probes + v * a.n + at), All(0.0F)));
+    for (int64_t v = 0; v < a.count; ++v) {
+      const Wide zero = All(0.0F), probe = LoadWide(a.probes + v * a.n + at);
+      Store(a.out + v * a.n + at, SelectEqual(probe, zero, zero, range.Carry(probe, zero)));
+    }
   });
 }
 
@@ -207,6 +227,11 @@ inline void ReverseTangent(const ReverseTangentArgs& a) {
       const Wide z = LoadWide(a.of_state + j * a.n + at);
       const Wide p = LoadWide(a.of_prediction + j * a.n + at);
       Wide next = Fma(by_m, p, by_z * z);
+      if (AnyNonFinite(next)) {
+        Wide slope = by_m, moved = p;
+        StandStill(&slope, &moved);
+        next = Fma(slope, moved, by_z * z);
+      }
       if (j < a.probes) {
         // Within `reach` of the clip, a probe may meet both sides.
         const Wide reach = ReachOf(All(0.0F), Abs(Fma(All(c.x0_m), p, All(c.x0_z) * z)));

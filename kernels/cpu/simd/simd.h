@@ -330,13 +330,11 @@ struct IndicesBelow<0, I...> {
   using Type = Indices<I...>;
 };
 
-// True if a lane is infinite or NaN.
+// True if a lane is infinite or NaN: not below infinity.
 template <int N>
 DEEPPCR_INLINE bool AnyNonFinite(Vec<N> a) {
-  const auto exponent = (a.bits() & 0x7F800000U) == 0x7F800000U;
-  int32_t any = 0;
-  for (int i = 0; i < N; ++i) any |= exponent[i];
-  return any != 0;
+  constexpr uint32_t kAll = (1U << N) - 1;
+  return GreaterBits(Broadcast<N>(__builtin_inff()), Abs(a)) != kAll;
 }
 
 }  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA

@@ -186,7 +186,7 @@ class SectionBack {
         if (k >= instruction.num_operands) break;
         const OperandCotangents to = OperandOf(way, k);
         for (int r = 1; r <= way.count && to.wanted(); ++r)
-          real ? to.Give(r, i, slopes.by[k] * result(r, i)) : to.Begin(r, i);
+          real ? to.Give(r, i, program::MovedBy(slopes.by[k], result(r, i))) : to.Begin(r, i);
       }
     });
   }

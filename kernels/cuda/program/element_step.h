@@ -113,7 +113,7 @@ class ElementStep {
   DEEPPCR_DEVICE void TangentsOfOne(int i, float a, float value) const {
     const float slope = SlopeOf(Code::OpOf(instruction_), a);
     for (int r = 1 + rows_.probes; r < rows_.count; ++r)
-      result_(r, i) = slope * operands_[0].Of(r, i);
+      result_(r, i) = program::MovedBy(slope, operands_[0].Of(r, i));
     if (rows_.probes > 0) ProbesOfOne(i, a, slope, value);
   }
   DEEPPCR_DEVICE void TangentsOfTwo(int i, const float (&a)[kMostProgramOperands],
@@ -124,8 +124,10 @@ class ElementStep {
   }
 
   DEEPPCR_DEVICE float Carried(const TwoSlopes& slopes, int r, int i) const {
-    const float first = operands_[0].moves() ? slopes.first * operands_[0].Of(r, i) : 0.0F;
-    return operands_[1].moves() ? fmaf(slopes.second, operands_[1].Of(r, i), first) : first;
+    const float x = operands_[0].moves() ? operands_[0].Of(r, i) : 0.0F;
+    const float y = operands_[1].moves() ? operands_[1].Of(r, i) : 0.0F;
+    const float first = program::MovedBy(slopes.first, x);
+    return slopes.second == 0.0F || y == 0.0F ? first : fmaf(slopes.second, y, first);
   }
   DEEPPCR_DEVICE float SizeOf(int k, int i) const { return operands_[k].Of(rows_.sizes(), i); }
   DEEPPCR_DEVICE float LargestProbeOf(int k, int i) const {
@@ -202,8 +204,10 @@ class ElementStep {
     const float below = SlopeOf(op, a - fmaxf(fminf(a, reach), -reach));
     const float above = SlopeOf(op, a + reach);
     const SlopeRange near = {fminf(fminf(slope, below), above), fmaxf(fmaxf(slope, below), above)};
-    WriteProbes(i, size, instruction_.ulps > 0.0F,
-                [&](int v) { return near.Carry(operands_[0].Of(1 + v, i), 0.0F); });
+    WriteProbes(i, size, instruction_.ulps > 0.0F, [&](int v) {
+      const float probe = operands_[0].Of(1 + v, i);
+      return probe == 0.0F ? 0.0F : near.Carry(probe, 0.0F);
+    });
   }
 
   DEEPPCR_DEVICE void ProbesOfTwo(int i, const float (&a)[3], const TwoSlopes& slopes,
@@ -257,8 +261,10 @@ class ElementStep {
     const ReverseTangent in(c, false), out(c, true);
     const float beyond = BeyondClip(c, clip_range_, m, z);
     const ReverseTangent& tangent = beyond > 0.0F ? out : in;
-    for (int r = 1 + rows_.probes; r < rows_.count; ++r)
-      result_(r, i) = tangent.Of(operands_[1].Of(r, i), operands_[0].Of(r, i));
+    for (int r = 1 + rows_.probes; r < rows_.count; ++r) {
+      const float of_m = operands_[1].Of(r, i), of_z = operands_[0].Of(r, i);
+      result_(r, i) = tangent.by_m == 0.0F ? tangent.by_z * of_z : tangent.Of(of_m, of_z);
+    }
     if (rows_.probes > 0) {
       const float terms = c.x0_m * SizeOf(1, i), of_state = c.x0_z * z;
       const float of_x0 = sqrtf(fmaf(terms, terms, of_state * of_state));

@@ -2,6 +2,7 @@
 // Elements by index: of known places, or rows of a known table.
 
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "kernels/base/shape.h"
@@ -129,7 +130,8 @@ absl::StatusOr<Tensor> GatherElements(Call& call) {
   return call.lowering.Arranged({{x}}, indices.shape, std::move(elements));
 }
 
-// off + (on - off) (index = 0, 1 ..), along a new last axis.
+// off + (on - off) (index = 0, 1 ..), along a new last axis. From opset 11 on a negative index
+// counts from the end.
 absl::StatusOr<Tensor> OneHot(Call& call) {
   Lowering& lowering = call.lowering;
   Tensor indices = call.in(0);
@@ -142,18 +144,23 @@ absl::StatusOr<Tensor> OneHot(Call& call) {
   if (!values.is_constant() || NumElements(values.shape) != 2) {
     return InvalidArgument("input 2, the values: expected two constants");
   }
-  DEEPPCR_RETURN_IF_ERROR(lowering.Spend(depth));
-  std::vector<double> classes(static_cast<size_t>(depth));
-  for (size_t i = 0; i < classes.size(); ++i) classes[i] = static_cast<double>(i);
   indices.shape.push_back(1);
-  DEEPPCR_ASSIGN_OR_RETURN(
-      const Tensor is_class,
-      lowering.Elementwise(Op::kEqual,
-                           {indices, Lowering::Vector(std::move(classes), indices.type)},
-                           OnnxType::kBool));
-  const Tensor off = Lowering::Scalar((*values.constant)[0], values.type);
+  Tensor result = Lowering::Scalar((*values.constant)[0], values.type);
   const Tensor on = Lowering::Scalar((*values.constant)[1], values.type);
-  return lowering.Elementwise(Op::kSelect, {is_class, on, off}, values.type);
+  for (const int64_t first : {int64_t{0}, -depth}) {
+    if (first < 0 && call.opset < 11) break;
+    DEEPPCR_RETURN_IF_ERROR(lowering.Spend(depth));
+    std::vector<double> classes(static_cast<size_t>(depth));
+    std::iota(classes.begin(), classes.end(), static_cast<double>(first));
+    DEEPPCR_ASSIGN_OR_RETURN(
+        const Tensor is_class,
+        lowering.Elementwise(Op::kEqual,
+                             {indices, Lowering::Vector(std::move(classes), indices.type)},
+                             OnnxType::kBool));
+    DEEPPCR_ASSIGN_OR_RETURN(
+        result, lowering.Elementwise(Op::kSelect, {is_class, on, result}, values.type));
+  }
+  return result;
 }
 
 constexpr OperatorRow kRows[] = {

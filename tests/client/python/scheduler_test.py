@@ -57,7 +57,8 @@ class StepTableTest(unittest.TestCase):
         product, before = products[49], products[48]
         np.testing.assert_allclose(table['x0_m'][0], -np.sqrt(1 - product) / np.sqrt(product), rtol=1e-14)
         np.testing.assert_allclose(table['z_x0'][0], np.sqrt(before) * betas[49] / (1 - product), rtol=1e-14)
-        np.testing.assert_allclose(table['sigma'][0], np.sqrt((1 - before) / (1 - product) * betas[49]),
+        # The sign that the noise has, so that noise that is given goes the same way.
+        np.testing.assert_allclose(table['sigma'][0], -np.sqrt((1 - before) / (1 - product) * betas[49]),
                                    rtol=1e-14)
         self.assertEqual(table['sigma'][49], 0)
         self.assertEqual(table['clip_range'], 1.5)

@@ -180,6 +180,21 @@ TEST(LowerOnnxTest, LooksUpLabelsAndTimes) {
   EXPECT_EQ(CountOf(lowered, Op::kLookup), 2);
 }
 
+// From opset 11 on, a negative index counts from the end.
+TEST(LowerOnnxTest, MarksTheClassOfAnIndex) {
+  for (const int64_t opset : {9, 11}) {
+    OnnxModel model = Of({3}, opset);
+    model.Ints("indices", {4}, {0, -1, 2, -4}).Ints("depth", {}, {3});
+    model.Floats("off and on", {2}, {-1, 5});
+    model.Node("OneHot", {"indices", "depth", "off and on"}, {"rows"});
+    model.Node("Mul", {"rows", "x"}, {"product"}).Node("ReduceSum", {"product"}, {"y"});
+    const std::vector<double> of_rows = Say(model, {1, 10, 100});
+    // Rows 0 to 3, of which the second is the last class's from opset 11 on, and the fourth none's.
+    const double second = opset < 11 ? -111 : 489;
+    EXPECT_THAT(of_rows, ElementsAre(-105 + second + 489 - 111)) << opset;
+  }
+}
+
 TEST(LowerOnnxTest, NamesValuesByTheGraphs) {
   OnnxModel model = Of({2});
   model.Node("Relu", {"x"}, {"hidden"}).Node("Neg", {"hidden"}, {"y"});

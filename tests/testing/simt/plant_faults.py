@@ -171,7 +171,7 @@ FAULTS = {
         "TileOfOtherRows": ("context.LoadFour(weights + |place(2 * (tile + p))", "place((tile + p) / 2 * 4)"),
     },
     "program/element_step.h": {
-        "ProgramSlopesOfSecondOperand": ("|slopes.first * operands_[0].Of(r, i)", "slopes.second * operands_[0].Of(r, i)"),
+        "ProgramSlopesOfSecondOperand": ("program::MovedBy(|slopes.first", "slopes.second"),
     },
     "program/line_step.h": {
         "ProgramNormWithoutItsOwnSlope": ("t(i) - mean - |y(i) * along", "0.0F"),

@@ -143,9 +143,8 @@ def step_table(steps: Steps, width: int) -> dict[str, Any]:
         x0 = {"z": 0.0, "m": 0.0}
         if steps.predict_x0 is not None:
             x0 = _coefficients(steps.predict_x0, "predict_x0", ["z", "m"], i, sizes)
-        row = (x0["z"], x0["m"], found["z"], found["m"], found.get("x0", 0.0))
-        # Noise is as likely as its negative.
-        for name, value in zip(rows, (*row, abs(found.get("noise", 0.0))), strict=True):
+        of_step = (found["z"], found["m"], found.get("x0", 0.0), found.get("noise", 0.0))
+        for name, value in zip(rows, (x0["z"], x0["m"], *of_step), strict=True):
             rows[name].append(value)
     table: dict[str, Any] = {name: np.array(values, np.float64) for name, values in rows.items()}
     table["time"] = times
