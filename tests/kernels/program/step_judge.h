@@ -34,7 +34,7 @@ class StepJudge {
       float probe = 0;
       for (int64_t v = 1; v <= kNumProbes; ++v)
         probe = std::max(probe, std::fabs(propagated[v * width + i]));
-      if (error > 2 * probe + 1e-7 * size) ++unknown_;
+      if (error > kRoundingFactor * probe + 1e-7 * size) ++unknown_;
       ASSERT_EQ(z[i], propagated[i]) << "bits of a pass";
       for (int64_t k = 0; k < dim; ++k) {
         const double off = std::fabs(matrix_at(i, k) - jacobian[i * dim + k]);

@@ -279,7 +279,8 @@ struct Tally {
     confirmed += converged && report.confirmations > 0 ? 1 : 0;
     exact += is_exact ? 1 : 0;
     // A correction was too large, or moved an element beyond its ball.
-    beyond += !is_exact && 2 * report.chord_corrections > report.confirmations ? 1 : 0;
+    beyond +=
+        report.confirmations > 0 && 2 * report.chord_corrections > report.confirmations ? 1 : 0;
     gave_up += converged ? 0 : 1;
   }
 };
