@@ -33,7 +33,7 @@ StepNoise::StepNoise(std::span<const ReverseCoefficients> coefficients, int64_t 
 
 void StepNoise::Encode(int32_t sample, const SampleInput& input, const ProgramKernels& kernels) {
   const int64_t num_steps = std::ssize(coefficients_);
-  float* noise = noise_.data() + sample * num_steps * width_;
+  float* noise = noise_.data() + sample * RowsOf(num_steps) * width_;
   const auto draws = [&](int64_t step) { return coefficients_[step].sigma != 0; };
   for (int64_t begin = 0, end = 0; begin < num_steps; begin = std::max(end, begin + 1)) {
     if (Fired(input.token)) return;  // the rest is of no use

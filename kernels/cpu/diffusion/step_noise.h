@@ -22,7 +22,7 @@ class StepNoise {
   StepNoise(std::span<const ReverseCoefficients> coefficients, int64_t dim, int64_t width,
             int64_t samples);
   static int64_t Floats(int64_t num_steps, int64_t width, int64_t samples) {
-    return num_steps * width * samples;
+    return RowsOf(num_steps) * width * samples;
   }
   bool ok() const { return noise_.ok(); }
 
@@ -34,15 +34,19 @@ class StepNoise {
   }
 
  private:
+  // Rows of a sample. An odd number: with a power of two those of one step of all samples would
+  // compete for the same sets of the caches.
+  static int64_t RowsOf(int64_t num_steps) { return num_steps | 1; }
+
   const float* Row(int32_t sample, int64_t step) const {
-    return noise_.data() + (sample * std::ssize(coefficients_) + step) * width_;
+    return noise_.data() + (sample * RowsOf(std::ssize(coefficients_)) + step) * width_;
   }
   void Draw(const SampleInput& input, const ProgramKernels& kernels, int64_t begin, int64_t end,
             float* to);
 
   const std::span<const ReverseCoefficients> coefficients_;
   const int64_t dim_, width_;
-  AlignedBuffer<float> noise_;  // [samples, L, width]
+  AlignedBuffer<float> noise_;  // [samples, RowsOf(L), width]
 };
 
 }  // namespace deeppcr::cpu

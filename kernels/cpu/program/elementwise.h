@@ -262,7 +262,7 @@ void SlopesOf(const float* const* a, float* const* s, int64_t n) {
 }
 
 template <Op op>
-void BranchOf(const float* a, const float* b, const float* c, float* y, int64_t n) {
+DEEPPCR_INLINE void BranchRow(const float* a, const float* b, const float* c, float* y, int64_t n) {
   ForChunks(n, [&]<int M>(int64_t at) {
     Chunk<M> x = Chunk<M>::Of(a + at);
     for (int v = 0; b != nullptr && v < M; ++v)
@@ -272,6 +272,23 @@ void BranchOf(const float* a, const float* b, const float* c, float* y, int64_t 
       x.v[v] = LoadWide(c + at + v * kNativeLanes) + x.v[v];
     x.To(y + at);
   });
+}
+
+template <>
+DEEPPCR_INLINE void BranchRow<Op::kMultiply>(const float* a, const float* b, const float* c,
+                                             float* y, int64_t n) {
+  ForVectors(n, [&](int64_t at) {
+    const Wide product = LoadWide(a + at) * LoadWide(b + at);
+    Store(y + at, product + LoadWide(c + at));
+  });
+}
+
+template <Op op>
+void BranchOf(const BranchArgs& g) {
+  for (int64_t r = 0; r < g.rows; ++r) {
+    BranchRow<op>(g.a + r * g.a_stride, g.b == nullptr ? nullptr : g.b + r * g.b_stride,
+                  g.c == nullptr ? nullptr : g.c + r * g.c_stride, g.y + r * g.n, g.n);
+  }
 }
 
 inline void SinesAndCosines(const float* a, float* sine, float* cosine, int64_t n) {
@@ -285,13 +302,6 @@ inline void SinesAndCosines(const float* a, float* sine, float* cosine, int64_t 
       Store(sine + at + v * kNativeLanes, sines[v]);
       Store(cosine + at + v * kNativeLanes, cosines[v]);
     }
-  });
-}
-
-inline void MultiplyAndAdd(const float* a, const float* b, const float* c, float* y, int64_t n) {
-  ForVectors(n, [&](int64_t at) {
-    const Wide product = LoadWide(a + at) * LoadWide(b + at);
-    Store(y + at, product + LoadWide(c + at));
   });
 }
 
@@ -312,7 +322,7 @@ DEEPPCR_INLINE void FillElementwise(ProgramKernels* table) {
       table->elementwise[I] = {&ValueOf<op>, &SlopesOf<op>};
     if constexpr (program::kOps[I].kind == program::OpKind::kElementwise) {
       if constexpr (requires { Lanes<op>::kActivation; }) table->branch[I] = &BranchOf<op>;
-      if constexpr (op == Op::kMultiply) table->branch[I] = &MultiplyAndAdd;
+      if constexpr (op == Op::kMultiply) table->branch[I] = &BranchOf<op>;
     }
     FillElementwise<I + 1>(table);
   }

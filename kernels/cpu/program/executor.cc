@@ -128,8 +128,8 @@ void Executor::SineAndCosine(int64_t index) {
   }
 }
 
-// a b + c, or act(a + b) + c of which b or c may be missing: all rows at once where all of it is
-// theirs.
+// a b + c, or act(a + b) + c of which b or c may be missing: rows at once, of which each has
+// operands of its own in the frame, and elsewhere all have the same.
 void Executor::Branch(int64_t index) {
   const PackedInstruction* first = &section_.instructions[index];
   const PackedInstruction& last = first[first->together - 1];
@@ -138,15 +138,33 @@ void Executor::Branch(int64_t index) {
   const Place* const added = last.op == program::Op::kAdd ? &last.operands[first->other] : nullptr;
   const Place* const operands[] = {
       &first->operands[0], first->operands.size() > 1 ? &first->operands[1] : nullptr, added};
-  const bool all_here = std::ranges::all_of(
-      operands, [](const Place* place) { return place == nullptr || place->home == Home::kFrame; });
-  const int64_t together = all_here ? count_ : 1;
-  for (int64_t r = 0; r < count_; r += together) {
-    const auto read = [&](const Place* place) {
-      return place == nullptr ? nullptr : Read(*place, r);
-    };
-    kernel(read(operands[0]), read(operands[1]), read(operands[2]), Row(last.result, r),
-           together * last.result.width);
+  int64_t strides[3];
+  bool shared[3];  // what rows may have the same of
+  for (int k = 0; k < 3; ++k) {
+    const bool here = operands[k] != nullptr && operands[k]->home == Home::kFrame;
+    strides[k] = here ? operands[k]->width : 0;
+    shared[k] = operands[k] != nullptr && !here;
+  }
+  const bool any_shared = shared[0] || shared[1] || shared[2];
+  const auto read = [&](int k, int64_t r) {
+    return operands[k] == nullptr ? nullptr : Read(*operands[k], r);
+  };
+  const auto same = [&](int64_t r, int64_t s) {
+    for (int k = 0; k < 3; ++k)
+      if (shared[k] && read(k, r) != read(k, s)) return false;
+    return true;
+  };
+  for (int64_t r = 0, end = 0; r < count_; r = end) {
+    for (end = any_shared ? r + 1 : count_; end < count_ && same(r, end);) ++end;
+    kernel({.a = read(0, r),
+            .b = read(1, r),
+            .c = read(2, r),
+            .a_stride = strides[0],
+            .b_stride = strides[1],
+            .c_stride = strides[2],
+            .y = Row(last.result, r),
+            .rows = end - r,
+            .n = last.result.width});
   }
   for (int64_t r = 0; r < count_; ++r) ClearPadding(last.result, Row(last.result, r));
 }

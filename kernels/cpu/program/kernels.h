@@ -64,11 +64,20 @@ struct ElementwiseKernels {
   void (*slopes)(const float* const* a, float* const* s, int64_t n);
 };
 
-// Instructions in one pass over n floats, with the bits that they have one after another. By their
-// first one, or the activation where that is an addition:
+// Instructions in one pass over y [rows, n], with the bits that they have one after another. By
+// their first one, or the activation where that is an addition:
 //   a b + c
 //   act(a + b) + c; b and c may be null, which adds nothing
-using BranchKernel = void (*)(const float* a, const float* b, const float* c, float* y, int64_t n);
+// Strides are between the rows of an operand: 0 where all rows have the same.
+struct BranchArgs {
+  const float* a;
+  const float* b;
+  const float* c;
+  int64_t a_stride, b_stride, c_stride;
+  float* y;
+  int64_t rows, n;
+};
+using BranchKernel = void (*)(const BranchArgs& args);
 
 // A product of one row, of all panels, and then out <- act(g.out + b) + c as a BranchKernel does:
 // panel by panel, so that the activations of one are made while the weights of the next one arrive.

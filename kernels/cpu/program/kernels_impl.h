@@ -185,7 +185,11 @@ inline void Reverse(const ReverseArgs& a) {
     const Wide raw = Fma(All(c.x0_m), prediction, All(c.x0_z) * old);
     const Wide x0 = Max(Min(raw, clip), -clip);  // keeps a NaN
     Wide next = Fma(All(c.z_x0), x0, Fma(All(c.z_m), prediction, All(c.z_z) * old));
-    if (a.noise != nullptr) next = Fma(All(c.sigma), LoadWide(a.noise + at), next);
+    if (a.noise != nullptr) {
+      next = Fma(All(c.sigma), LoadWide(a.noise + at), next);
+      // Of the next step, which lies behind this one's: the layers in between push it out.
+      __builtin_prefetch(a.noise + a.n + at);
+    }
     Store(a.next + at, next);
   });
 }

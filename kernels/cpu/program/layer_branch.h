@@ -21,8 +21,8 @@ DEEPPCR_INLINE void LayerBranchOf(const GemmArgs& g, const float* b, const float
   float* const to = in_place ? kept : out;
   for (int64_t first = 0; first < width; first += P) {
     OneRow<P>(g, 0, {first, first + P});
-    BranchOf<op>(g.out + first, b == nullptr ? nullptr : b + first,
-                 c == nullptr ? nullptr : c + first, to + first, P);
+    BranchRow<op>(g.out + first, b == nullptr ? nullptr : b + first,
+                  c == nullptr ? nullptr : c + first, to + first, P);
   }
   if (in_place) ForVectors(width, [&](int64_t at) { Store(out + at, LoadWide(kept + at)); });
 }

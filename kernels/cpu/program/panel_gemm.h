@@ -19,9 +19,10 @@ struct PanelShape {
   // Partial sums of one output, over every kPartials-th input: a narrow panel has too few outputs
   // to hide the latency of an addition. Part of the definition of the bits.
   static constexpr int kPartials = kVectors >= 4 ? 1 : 4 / kVectors;
-  // Many rows: kRows rows x kBlock vectors at a time, as many accumulators as registers allow.
-  static constexpr int kRows = kLanes == 4 ? 4 : 6;
-  static constexpr int kBlock = (kLanes == 16 ? 4 : 2) / kPartials;
+  // Many rows: kRows rows x kBlock vectors at a time, as many accumulators as registers allow, and
+  // two vectors where there are that many, as each row's input is loaded for all of them.
+  static constexpr int kRows = kLanes == 4 ? 4 : kLanes == 8 ? 6 / kPartials : 6;
+  static constexpr int kBlock = kLanes == 16 ? 4 / kPartials : 2;
   // One row: all vectors of a panel, or half of them, or two panels: eight accumulators.
   static constexpr int kRowBlock = kVectors < 8 ? kVectors : 8;
   static constexpr bool kPairs = kVectors == 4 && kLanes == 16;
@@ -69,7 +70,8 @@ DEEPPCR_INLINE void PanelBlock(const GemmArgs& g, int64_t first, int64_t row, In
   const int64_t cols = g.layer->cols;
   const float* weights = g.layer->weights + first / P * P * cols + first % P;
   const float* in = g.in + row * g.in_stride;
-  const int64_t in_stride = g.in_stride;
+  const int64_t in_stride = g.in_stride, out_stride = g.out_stride;
+  float* const out = g.out + row * out_stride + first;
   const float* ahead = weights - first % P + inputs.end * P +
                        share * (inputs.end - inputs.begin) * kLines * kLineFloats;
   Vec<N> sum[R][A][S * V];
@@ -81,7 +83,7 @@ DEEPPCR_INLINE void PanelBlock(const GemmArgs& g, int64_t first, int64_t row, In
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
       for (int a = 0; a < A; ++a) sum[r][a][v] = a == 0 ? start : Broadcast<N>(0.0F);
-      if (inputs.begin > 0) sum[r][0][v] = Load<N>(g.out + (row + r) * g.out_stride + at);
+      if (inputs.begin > 0) sum[r][0][v] = Load<N>(out + r * out_stride + v / V * P + v % V * N);
     }
   }
   // Inputs of one turn of the loop, which divide those that there are.
@@ -109,8 +111,7 @@ DEEPPCR_INLINE void PanelBlock(const GemmArgs& g, int64_t first, int64_t row, In
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
     for (int v = 0; v < S * V; ++v)
-      Store(g.out + (row + r) * g.out_stride + first + v / V * P + v % V * N,
-            SumPartials(sum[r], v));
+      Store(out + r * out_stride + v / V * P + v % V * N, SumPartials(sum[r], v));
 }
 
 // Outputs [begin, end) of a product, whole panels.
@@ -147,9 +148,11 @@ template <int P, int kLines>
 DEEPPCR_INLINE void PanelRows(const GemmArgs& g, int64_t panel, Inputs inputs) {
   using Shape = PanelShape<P>;
   constexpr int64_t kShares = kLines == 0 ? 1 : P / kLineFloats / kLines;
-  const int64_t blocks = RowBlocks<P>(g.count);
-  for (int64_t i = 0; i < blocks; ++i) {
-    const int64_t row = i * g.count / blocks, rows = (i + 1) * g.count / blocks - row;
+  const int64_t blocks = RowBlocks<P>(g.count), least = g.count / blocks;
+  // The last ones have a row more.
+  const int64_t short_blocks = blocks - g.count % blocks;
+  for (int64_t i = 0, row = 0, rows; i < blocks; ++i, row += rows) {
+    rows = least + (i >= short_blocks ? 1 : 0);
     for (int64_t k = 0; k < Shape::kBlocks; ++k) {
       const int64_t first = panel + k * Shape::kBlock * Shape::kLanes;
       BlockRows<P, Shape::kRows, kLines>(g, first, row, rows, inputs,

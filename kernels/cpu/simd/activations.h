@@ -90,6 +90,20 @@ DEEPPCR_INLINE void Apply(Vec<N>* x, int count, F f) {
   for (int i = 0; i < count; ++i) x[i] = f(x[i]);
 }
 
+// x[i] <- x[i] / (1 + e^-y[i]) for y[i] of the sign of x[i].
+template <int M, int N>
+DEEPPCR_INLINE void MultiplyBySigmoid(Vec<N> (&x)[M], const Vec<N> (&y)[M]) {
+  // Negative where |y| > kMostNear; a NaN may have either sign.
+  Vec<N> left = Broadcast<N>(0.0F);
+  for (int i = 0; i < M; ++i)
+    left = Or(left, Broadcast<N>(kMostNear) + Or(y[i], Broadcast<N>(-0.0F)));
+  if (SignBits(left) != 0) {
+    for (int i = 0; i < M; ++i) x[i] = TimesSigmoid(x[i], y[i]);
+  } else {
+    for (int i = 0; i < M; ++i) x[i] = TimesSigmoidNear(x[i], y[i]);
+  }
+}
+
 // x[i] <- act(x[i]).
 template <int M, int N>
 DEEPPCR_INLINE void Activate(Activation activation, Vec<N> (&x)[M]) {
@@ -107,11 +121,14 @@ DEEPPCR_INLINE void Activate(Activation activation, Vec<N> (&x)[M]) {
     case Activation::kSigmoid:
       return Apply(x, M, [](Vec<N> a) { return Sigmoid(a); });
     case Activation::kSilu:
-      return Apply(x, M, [](Vec<N> a) { return TimesSigmoid(a, a); });
+      return MultiplyBySigmoid(x, x);
     case Activation::kGelu:
       return Apply(x, M, [](Vec<N> a) { return Gelu(a); });
-    case Activation::kGeluTanh:
-      return Apply(x, M, [](Vec<N> a) { return TimesSigmoid(a, GeluTanhArgument(a)); });
+    case Activation::kGeluTanh: {
+      Vec<N> y[M];
+      for (int i = 0; i < M; ++i) y[i] = GeluTanhArgument(x[i]);
+      return MultiplyBySigmoid(x, y);
+    }
     case Activation::kElu:
       return Apply(x, M, [=](Vec<N> a) {
         return SelectGreater(a, zero, a, ExpMinusOneOfNegative(Min(a, zero)));

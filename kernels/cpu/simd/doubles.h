@@ -51,6 +51,17 @@ DEEPPCR_INLINE Doubles FmaOf(Doubles a, Doubles b, Doubles c) {
 }
 DEEPPCR_INLINE Doubles AllDoubles(double x) { return x - Doubles{}; }
 
+// Horner's rule; the coefficients run from the highest power down.
+DEEPPCR_INLINE Doubles SumTail(Doubles, Doubles sum) { return sum; }
+template <class... Rest>
+DEEPPCR_INLINE Doubles SumTail(Doubles x, Doubles sum, double next, Rest... rest) {
+  return SumTail(x, FmaOf(sum, x, AllDoubles(next)), rest...);
+}
+template <class... Rest>
+DEEPPCR_INLINE Doubles PolynomialInDoubles(Doubles x, double leading, Rest... rest) {
+  return SumTail(x, AllDoubles(leading), rest...);
+}
+
 // Converts integers below 2^52.
 DEEPPCR_INLINE Doubles ToDoubles(Words x) {
   return AsDoubles(x | 0x4330000000000000U) - 4503599627370496.0;
@@ -66,15 +77,15 @@ DEEPPCR_INLINE Doubles Logarithms(Doubles x) {
   const Doubles s = f / (2.0 + f);
   const Doubles z = s * s;
   const Doubles w = z * z;
-  const Doubles odd = w * (3.999999999940941908e-01 +
-                           w * (2.222219843214978396e-01 + w * 1.531383769920937332e-01));
-  const Doubles even = z * (6.666666666666735130e-01 +
-                            w * (2.857142874366239149e-01 +
-                                 w * (1.818357216161805012e-01 + w * 1.479819860511658591e-01)));
+  const Doubles odd = w * PolynomialInDoubles(w, 1.531383769920937332e-01, 2.222219843214978396e-01,
+                                              3.999999999940941908e-01);
+  const Doubles even =
+      z * PolynomialInDoubles(w, 1.479819860511658591e-01, 1.818357216161805012e-01,
+                              2.857142874366239149e-01, 6.666666666666735130e-01);
   const Doubles half_square = 0.5 * f * f;
   const Doubles rest = s * (half_square + (odd + even));
-  return k * 6.93147180369123816490e-01 -
-         ((half_square - (rest + k * 1.90821492927058770002e-10)) - f);
+  const Doubles low = FmaOf(k, AllDoubles(1.90821492927058770002e-10), rest);
+  return FmaOf(k, AllDoubles(6.93147180369123816490e-01), f - (half_square - low));
 }
 
 }  // namespace deeppcr::cpu::DEEPPCR_CPU_ISA

@@ -162,6 +162,18 @@ DEEPPCR_INLINE uint32_t GreaterBits(Vec<N> a, Vec<N> b) {
   if constexpr (N == 4) return static_cast<uint32_t>(_mm_movemask_ps(_mm_cmpgt_ps(a.v, b.v)));
 }
 
+// Bit i: the sign bit of a_i.
+template <int N>
+DEEPPCR_INLINE uint32_t SignBits(Vec<N> a) {
+#if defined(__AVX512F__)
+  if constexpr (N == 16) return _mm512_movepi32_mask(_mm512_castps_si512(a.v));
+#endif
+#if defined(__AVX2__)
+  if constexpr (N == 8) return static_cast<uint32_t>(_mm256_movemask_ps(a.v));
+#endif
+  if constexpr (N == 4) return static_cast<uint32_t>(_mm_movemask_ps(a.v));
+}
+
 // Bit i ? x_i : y_i.
 template <int N>
 DEEPPCR_INLINE Vec<N> SelectBits(uint32_t bits, Vec<N> x, Vec<N> y) {

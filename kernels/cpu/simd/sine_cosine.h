@@ -23,27 +23,22 @@ struct SineCosine {
 // 2: by pi / 2 in two parts, 33 bits and the rest, and the polynomials of fdlibm.
 DEEPPCR_INLINE SineCosine SinesAndCosines(Doubles x) {
   constexpr double kMagic = 6755399441055744.0;  // 1.5 * 2^52: the sum is rounded to an integer
-  const Doubles shifted = x * 6.36619772367581382433e-01 + kMagic;
+  const Doubles shifted = FmaOf(x, AllDoubles(6.36619772367581382433e-01), AllDoubles(kMagic));
   const Words quadrant = AsWords(shifted);
   const Doubles k = shifted - kMagic;
-  const Doubles r = (x - k * 1.57079632673412561417e+00) - k * 6.07710050650619224932e-11;
+  const Doubles r = FmaOf(k, AllDoubles(-6.07710050650619224932e-11),
+                          FmaOf(k, AllDoubles(-1.57079632673412561417e+00), x));
   const Doubles z = r * r;
-  const Doubles sine_series =
-      -1.66666666666666324348e-01 +
-      z * (8.33333333332248946124e-03 +
-           z * (-1.98412698298579493134e-04 +
-                z * (2.75573137070700676789e-06 +
-                     z * (-2.50507602534068634195e-08 + z * 1.58969099521155010221e-10))));
-  const Doubles cosine_series =
-      4.16666666666666019037e-02 +
-      z * (-1.38888888888741095749e-03 +
-           z * (2.48015872894767294178e-05 +
-                z * (-2.75573143513906633035e-07 +
-                     z * (2.08757232129817482790e-09 + z * -1.13596475577881948265e-11))));
-  const Doubles sine = r + r * z * sine_series;
-  const Doubles half = 0.5 * z;
-  const Doubles head = 1.0 - half;
-  const Doubles cosine = head + (((1.0 - head) - half) + z * z * cosine_series);
+  const Doubles sine_series = PolynomialInDoubles(
+      z, 1.58969099521155010221e-10, -2.50507602534068634195e-08, 2.75573137070700676789e-06,
+      -1.98412698298579493134e-04, 8.33333333332248946124e-03, -1.66666666666666324348e-01);
+  const Doubles cosine_series = PolynomialInDoubles(
+      z, -1.13596475577881948265e-11, 2.08757232129817482790e-09, -2.75573143513906633035e-07,
+      2.48015872894767294178e-05, -1.38888888888741095749e-03, 4.16666666666666019037e-02);
+  const Doubles sine = FmaOf(r * z, sine_series, r);
+  const Doubles head = FmaOf(z, AllDoubles(-0.5), AllDoubles(1.0));
+  const Doubles lost = FmaOf(z, AllDoubles(-0.5), 1.0 - head);
+  const Doubles cosine = head + FmaOf(z * z, cosine_series, lost);
   // By quadrants: (s, c), (c, -s), (-s, -c), (-c, s).
   const auto odd = (quadrant & 1U) != 0;
   const Words sine_sign = (quadrant & 2U) << 62;

@@ -180,6 +180,28 @@ TEST_P(VectorMathTest, DerivativesAreFiniteAtInfinity) {
   }
 }
 
+// A short form that all lanes allow, and the form that one of them asks for.
+TEST_P(VectorMathTest, NeighboursDecideNoBits) {
+  std::vector<float> points = Grid();
+  points.resize(points.size() / 15 * 15);
+  for (const Accuracy& accuracy : kAccuracies) {
+    const std::vector<float> want = Activate(accuracy.activation, points);
+    for (const float neighbour : {0.0F, -100.0F, 100.0F, -kInfinity, kNan}) {
+      std::vector<float> beside;  // of 16 the last: of every vector or of every fourth
+      for (size_t i = 0; i < points.size(); ++i) {
+        beside.push_back(points[i]);
+        if (i % 15 == 14) beside.push_back(neighbour);
+      }
+      const std::vector<float> got = Activate(accuracy.activation, beside);
+      int64_t different = 0;
+      for (size_t i = 0; i < points.size(); ++i)
+        different += std::bit_cast<uint32_t>(got[i / 15 * 16 + i % 15]) !=
+                     std::bit_cast<uint32_t>(want[i]);
+      EXPECT_EQ(different, 0) << NameOf(accuracy.activation) << " beside " << neighbour;
+    }
+  }
+}
+
 // Layers run on wider vectors than `activate`; a layer with unit weights shows the bits of those.
 TEST_P(VectorMathTest, EveryVectorWidthGivesTheSameBits) {
   std::vector<float> points = Grid();
