@@ -166,6 +166,8 @@ struct Kernels {
   void (*dots)(const float* matrix, int64_t width, int64_t count, const float* x, float* out);
   // Samples advance in about the time of the next multiple of so many, where they are more.
   int32_t padded_samples;
+  // Samples of one call of `advance` from which more gain nothing.
+  int32_t most_together;
 };
 
 // Tables for `width`, which must be 4, 8, 16, 32, 64 or a multiple of 32 beyond (two of the widest

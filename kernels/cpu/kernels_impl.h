@@ -400,17 +400,21 @@ inline void DotsOfColumns(const float* matrix, int64_t width, int64_t count, con
 // ------------------------------------------------------------------------------------------------------
 
 template <int W>
-inline constexpr Kernels kTable = {&Advance<W>,
-                                   &Propagate<W>,
-                                   &Apply<W>,
-                                   &Update<W>,
-                                   &ActivateArray,
-                                   &Retreat<W>,
-                                   &DifferentiateArray,
-                                   &AddOuters,
-                                   &SumColumns,
-                                   &DotsOfColumns,
-                                   Shape<W>::kPadsEights ? 4 : 1};
+inline constexpr Kernels kTable = {
+    &Advance<W>,
+    &Propagate<W>,
+    &Apply<W>,
+    &Update<W>,
+    &ActivateArray,
+    &Retreat<W>,
+    &DifferentiateArray,
+    &AddOuters,
+    &SumColumns,
+    &DotsOfColumns,
+    SampleLanes<W>::kOffered ? 8
+    : Shape<W>::kPadsEights  ? 4
+                             : 1,
+    SampleLanes<W>::kOffered ? SampleLanes<W>::kLanes : kSequentialGroup};
 
 inline Kernels TableFor(int64_t width) {
   switch (width) {

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/stack/dense_kernels.h"
+#include "kernels/cpu/stack/sample_lanes.h"
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
@@ -15,6 +16,12 @@ namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 DEEPPCR_INLINE Traces TracesFrom(Traces traces, int32_t sample) {
   return {.states = traces.states == nullptr ? nullptr : traces.states + sample,
           .sides = traces.sides == nullptr ? nullptr : traces.sides + sample};
+}
+
+DEEPPCR_INLINE bool AnyStates(Traces traces, int32_t count) {
+  for (int32_t b = 0; traces.states != nullptr && b < count; ++b)
+    if (traces.states[b] != nullptr) return true;
+  return false;
 }
 
 template <int W, int B>
@@ -144,9 +151,18 @@ int64_t AdvanceBy(const LayersView& layers, float* states, float* scratch, int32
   int32_t next = 0;
   int64_t stages = 0;
   const auto add = [&](int64_t of_group) { stages = of_group > stages ? of_group : stages; };
+  const auto rest = [&] { return n - next; };
+  if constexpr (SampleLanes<W>::kOffered && !Rule::kKeepsSides) {
+    using Lanes = SampleLanes<W>;
+    while (rest() >= Lanes::kLeast) {
+      const int32_t count = rest() < Lanes::kLanes ? rest() : Lanes::kLanes;
+      if (AnyStates(TracesFrom(traces, next), count)) break;
+      add(Lanes::template Advance<Rule>(layers, states + next * W, count, begin, end));
+      next += count;
+    }
+  }
   add(AdvanceGroups<W, Rule::template kGroup<W>, Rule>(layers, states, scratch, n, begin, end,
                                                        traces, &next));
-  const auto rest = [&] { return n - next; };
   const auto pad = [&]<int B>(std::integral_constant<int, B>) {
     add(AdvancePadded<W, B, Rule>(layers, states + next * W, scratch, rest(), begin, end,
                                   TracesFrom(traces, next)));

@@ -180,6 +180,7 @@ absl::StatusOr<std::unique_ptr<PackedSystem>> PackStack(const DenseStackSpec& sp
   packed->shape = ShapeOf(spec);
   packed->width = PaddedWidth(spec.state_dim);
   packed->kernels = kernels(packed->width);
+  packed->group = packed->kernels.most_together;
   packed->group_multiple = packed->kernels.padded_samples;
   packed->scale = spec.residual_scale;
   packed->residual = spec.residual;

@@ -136,7 +136,7 @@ TEST_P(CpuStepsTest, AdvanceOfManySamplesEqualsOneByOne) {
     const RandomSystem system = NewSystem(17, residual, activation);
     const PackedLayers layers(system.spec());
     AlignedBuffer<float> scratch(cpu::kSequentialGroup * width_);
-    for (int32_t n = 1; n <= 17; ++n) {
+    for (int32_t n = 1; n <= 33; ++n) {
       AlignedBuffer<float> together = RandomRows(n), alone(width_);
       if (n > 8) MakeSomeSpecial(&together, dim_, width_);
       const std::vector<float> initial(together.data(), together.data() + together.size());
@@ -156,6 +156,10 @@ TEST_P(CpuStepsTest, AdvanceOfManySamplesEqualsOneByOne) {
         ASSERT_TRUE(SameNumbers(alone.data(), together.data() + b * width_, width_))
             << n << " " << b;
       }
+      AlignedBuffer<float> untraced(n * width_);
+      std::copy(initial.begin(), initial.end(), untraced.data());
+      EXPECT_EQ(kernels_.advance(layers.view(), untraced.data(), scratch.data(), n, 0, 17, {}), 17);
+      ASSERT_TRUE(SameNumbers(untraced.data(), together.data(), n * width_)) << n;
     }
   }
 }

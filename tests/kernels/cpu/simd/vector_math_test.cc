@@ -195,8 +195,8 @@ TEST_P(VectorMathTest, NeighboursDecideNoBits) {
       const std::vector<float> got = Activate(accuracy.activation, beside);
       int64_t different = 0;
       for (size_t i = 0; i < points.size(); ++i)
-        different += std::bit_cast<uint32_t>(got[i / 15 * 16 + i % 15]) !=
-                     std::bit_cast<uint32_t>(want[i]);
+        different +=
+            std::bit_cast<uint32_t>(got[i / 15 * 16 + i % 15]) != std::bit_cast<uint32_t>(want[i]);
       EXPECT_EQ(different, 0) << NameOf(accuracy.activation) << " beside " << neighbour;
     }
   }
