@@ -97,7 +97,8 @@ absl::Status Batcher::Enqueue(Job* job) {
     // Whoever brings a request must not be kept by others' that are over.
     left_to_sweeper_.insert(left_to_sweeper_.end(), expired.begin(), expired.end());
     if (status.ok()) work = TakeInline(*job);
-    wake = status.ok() && work == nullptr && sleeping_ > 0;
+    // A worker that is being woken takes this job as well, or wakes another for it.
+    wake = status.ok() && work == nullptr && waking_ == 0 && WakesOne();
   }
   if (wake) wake_.notify_one();
   if (work == nullptr) return status;
@@ -214,7 +215,7 @@ bool Batcher::OfferIdleTask(IdleTask task, Clock::time_point insists_at) {
     idle_task_ = std::move(task);
     idle_insists_at_ = insists_at;
     idle_was_cancelled_ = false;
-    wake = sleeping_ > 0;
+    wake = WakesOne();
   }
   if (wake) wake_.notify_one();
   return true;
@@ -236,8 +237,8 @@ bool Batcher::TakeNow(Worker* worker, Work* work) {
   if (!insists && schedule_.Take(now, &work->batch)) {
     work->Begin(now);
     worker->Begin(*work);
-    // This worker may have been the one that would have woken up in time for another batch.
-    if (sleeping_ > 0 && schedule_.Delays()) wake_.notify_one();
+    // Of those whose jobs still wait, this worker may be the only one that was woken.
+    if (schedule_.NextStart() != Clock::time_point::max() && WakesOne()) wake_.notify_one();
     return true;
   }
   if (idle_task_ == nullptr) return false;
@@ -247,7 +248,14 @@ bool Batcher::TakeNow(Worker* worker, Work* work) {
   idle_insists_ = insists;
   work->idle_insists = insists;
   // This worker may have been woken for jobs that now wait for another.
-  if (sleeping_ > 0 && !schedule_.empty()) wake_.notify_one();
+  if (!schedule_.empty() && WakesOne()) wake_.notify_one();
+  return true;
+}
+
+// True if a worker sleeps that nobody is waking: the caller, who holds mutex_, is to wake one.
+bool Batcher::WakesOne() {
+  if (sleeping_ <= waking_) return false;
+  ++waking_;
   return true;
 }
 
@@ -262,6 +270,8 @@ void Batcher::Sleep(std::unique_lock<std::mutex>& lock) {
     wake_.wait_until(lock, next);
   }
   --sleeping_;
+  // Where this one woke by itself, the one that is woken is not counted: then it is woken twice.
+  if (waking_ > 0) --waking_;
 }
 
 // Returns true if another worker must be woken: jobs that waited for this instance would otherwise
@@ -287,7 +297,7 @@ bool Batcher::Release(Worker* worker, Work* work, double seconds) {
   const bool others_waited =
       worker == &caller_ ||
       (!work->batch.jobs.empty() && schedule_.LimitsInstances(*work->batch.jobs.front()->model));
-  return others_waited && sleeping_ > 0 && !schedule_.empty();
+  return others_waited && !schedule_.empty() && WakesOne();
 }
 
 void Batcher::RunWorker(Worker* worker) {

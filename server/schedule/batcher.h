@@ -107,6 +107,7 @@ class Batcher {
   std::unique_ptr<Work> TakeInline(const Job& job);
   bool TakeWork(Worker* worker, Work* work);
   bool TakeNow(Worker* worker, Work* work);
+  bool WakesOne();
   void Sleep(std::unique_lock<std::mutex>& lock);
   bool Release(Worker* worker, Work* work, double seconds);
   static void DropExpired(const JobList& expired);
@@ -134,6 +135,7 @@ class Batcher {
   CancelToken* idle_token_ = nullptr;  // the token of the idle task that runs
   bool idle_insists_ = false;          // of that task
   int sleeping_ = 0;
+  int waking_ = 0;  // of the sleeping workers, those that somebody wakes
   bool stopping_ = false;
   std::vector<std::unique_ptr<Worker>> workers_;
   Clock::time_point last_arrival_;

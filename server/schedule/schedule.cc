@@ -228,12 +228,6 @@ double Schedule::UntilFree(const Job& job, TimePoint now, const ServedModel* of,
   return SecondsUntilFree({busy.data(), busy.size()}, ahead);
 }
 
-bool Schedule::Delays() const {
-  return std::ranges::any_of(ready_, [this](const auto& model) {
-    return OptionsFor(*model, options_).max_delay.count() > 0;
-  });
-}
-
 void Schedule::RemoveExpiredOf(ModelQueue& queue, TimePoint now, JobList* expired) {
   std::deque<Job*>& jobs = queue.jobs;
   const auto first_expired = std::stable_partition(

@@ -112,9 +112,6 @@ class Schedule {
   // Samples that wait for this model.
   static int64_t Depth(const ServedModel& model) { return model.queue.waiting.samples; }
 
-  // True if a model whose jobs wait may let a batch wait for more of them.
-  bool Delays() const;
-
   // True if no more than so many batches of this model are computed at a time.
   bool LimitsInstances(const ServedModel& model) const {
     return OptionsFor(model, options_).max_instances > 0;

@@ -217,9 +217,7 @@ TEST_F(AdmissionTest, SettingsOfAModelGoBeforeThoseOfTheServer) {
   const ModelPtr own = NewModel(
       "own", {.max_queue = 4, .max_queue_seconds = 0, .max_delay = std::chrono::milliseconds(7)});
   Schedule schedule({.workers = 1, .max_queue_seconds = 0.5});
-  EXPECT_FALSE(schedule.Delays());
   ASSERT_TRUE(Admit(schedule, NewJob(own, 3)).ok());
-  EXPECT_TRUE(schedule.Delays());
   EXPECT_EQ(schedule.NextStart(), now_ + std::chrono::milliseconds(7));
   ExpectError(Admit(schedule, NewJob(own, 2)), absl::StatusCode::kResourceExhausted,
               "the limit is 4");

@@ -41,6 +41,21 @@ TEST_F(BatcherTest, RunsOnlyEqualOptionsTogether) {
   EXPECT_EQ(batcher.Depth(*model_), 0);
 }
 
+// A worker is woken for the first; it has to see that others wait.
+TEST_F(BatcherTest, JobsThatComeAtOnceAndDoNotGoTogetherGetAWorkerEach) {
+  Batcher batcher({.schedule = {.workers = 4}});
+  for (int round = 1; round <= 50; ++round) {
+    fake_->gate.Close();
+    std::vector<std::unique_ptr<TestJob>> jobs;
+    for (const double rtol : {1e-2, 1e-3, 1e-4, 1e-5})
+      jobs.push_back(std::make_unique<TestJob>(model_, 1, rtol));
+    for (const auto& job : jobs) ASSERT_TRUE(batcher.Enqueue(job.get()).ok());
+    ASSERT_TRUE(fake_->gate.WaitForArrivals(4 * round)) << round;
+    fake_->gate.Open();
+    for (const auto& job : jobs) ASSERT_TRUE(job->Wait().status.ok());
+  }
+}
+
 class WayBackTest : public BatcherRig {
  protected:
   WayBackTest() {
