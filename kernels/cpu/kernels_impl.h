@@ -400,21 +400,10 @@ inline void DotsOfColumns(const float* matrix, int64_t width, int64_t count, con
 // ------------------------------------------------------------------------------------------------------
 
 template <int W>
-inline constexpr Kernels kTable = {
-    &Advance<W>,
-    &Propagate<W>,
-    &Apply<W>,
-    &Update<W>,
-    &ActivateArray,
-    &Retreat<W>,
-    &DifferentiateArray,
-    &AddOuters,
-    &SumColumns,
-    &DotsOfColumns,
-    SampleLanes<W>::kOffered ? 8
-    : Shape<W>::kPadsEights  ? 4
-                             : 1,
-    SampleLanes<W>::kOffered ? SampleLanes<W>::kLanes : kSequentialGroup};
+inline constexpr Kernels kTable = {&Advance<W>,         &Propagate<W>,     &Apply<W>,
+                                   &Update<W>,          &ActivateArray,    &Retreat<W>,
+                                   &DifferentiateArray, &AddOuters,        &SumColumns,
+                                   &DotsOfColumns,      kPaddedSamples<W>, kMostTogether<W>};
 
 inline Kernels TableFor(int64_t width) {
   switch (width) {

@@ -34,8 +34,8 @@ class StepNoise {
   }
 
  private:
-  // Rows of a sample. An odd number: with a power of two those of one step of all samples would
-  // compete for the same sets of the caches.
+  // Rows of a sample. An odd number: with an even one those of one step of all samples would
+  // compete for some of the sets of the caches, and with a power of two for few.
   static int64_t RowsOf(int64_t num_steps) { return num_steps | 1; }
 
   const float* Row(int32_t sample, int64_t step) const {

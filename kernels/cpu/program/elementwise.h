@@ -321,8 +321,8 @@ DEEPPCR_INLINE void FillElementwise(ProgramKernels* table) {
     if constexpr (program::kOps[I].kind == program::OpKind::kElementwise)
       table->elementwise[I] = {&ValueOf<op>, &SlopesOf<op>};
     if constexpr (program::kOps[I].kind == program::OpKind::kElementwise) {
-      if constexpr (requires { Lanes<op>::kActivation; }) table->branch[I] = &BranchOf<op>;
-      if constexpr (op == Op::kMultiply) table->branch[I] = &BranchOf<op>;
+      if constexpr (requires { Lanes<op>::kActivation; } || op == Op::kMultiply)
+        table->branch[I] = &BranchOf<op>;
     }
     FillElementwise<I + 1>(table);
   }

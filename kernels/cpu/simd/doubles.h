@@ -51,7 +51,7 @@ DEEPPCR_INLINE Doubles FmaOf(Doubles a, Doubles b, Doubles c) {
 }
 DEEPPCR_INLINE Doubles AllDoubles(double x) { return x - Doubles{}; }
 
-// Horner's rule; the coefficients run from the highest power down.
+// Horner's rule, as Polynomial in vector_math.h.
 DEEPPCR_INLINE Doubles SumTail(Doubles, Doubles sum) { return sum; }
 template <class... Rest>
 DEEPPCR_INLINE Doubles SumTail(Doubles x, Doubles sum, double next, Rest... rest) {

@@ -9,13 +9,6 @@
 
 namespace deeppcr::cpu::DEEPPCR_CPU_ISA {
 
-// Horner's rule, as Polynomial in vector_math.h.
-DEEPPCR_INLINE Doubles SeriesTail(Doubles, Doubles sum) { return sum; }
-template <class... Rest>
-DEEPPCR_INLINE Doubles SeriesTail(Doubles x, Doubles sum, double next, Rest... rest) {
-  return SeriesTail(x, FmaOf(sum, x, AllDoubles(next)), rest...);
-}
-
 // e^x for |x| <= 200, to 2^-32 of it: x = n ln 2 + r with ln 2 in two parts, as in ReduceByLog2,
 // and the Taylor series.
 DEEPPCR_INLINE Doubles ExpOfDoubles(Doubles x) {
@@ -24,8 +17,8 @@ DEEPPCR_INLINE Doubles ExpOfDoubles(Doubles x) {
   const Doubles n = shifted - kMagic;
   const Doubles r =
       FmaOf(n, AllDoubles(-1.90821492927058770002e-10), x - n * 6.93147180369123816490e-01);
-  const Doubles series = SeriesTail(r, AllDoubles(1.0 / 40320), 1.0 / 5040, 1.0 / 720, 1.0 / 120,
-                                    1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0);
+  const Doubles series = PolynomialInDoubles(r, 1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120,
+                                             1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0);
   return AsDoubles(AsWords(series) + (AsWords(shifted) << 52));
 }
 

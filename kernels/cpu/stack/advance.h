@@ -180,6 +180,15 @@ int64_t AdvanceBy(const LayersView& layers, float* states, float* scratch, int32
   return stages;
 }
 
+// See Kernels.
+template <int W>
+inline constexpr int32_t kMostTogether =
+    SampleLanes<W>::kOffered ? SampleLanes<W>::kLanes : kSequentialGroup;
+template <int W>
+inline constexpr int32_t kPaddedSamples = SampleLanes<W>::kOffered ? kSequentialGroup
+                                          : Shape<W>::kPadsEights  ? 4
+                                                                   : 1;
+
 template <int W>
 int64_t Advance(const LayersView& layers, float* states, float* scratch, int32_t n, int64_t begin,
                 int64_t end, Traces traces) {
