@@ -158,7 +158,7 @@ struct SpaceLimits {
 struct Grouping {
   int32_t sequential = 1;  // samples that a space advances together, at most
   int32_t iterative = 1;   // samples that a space iterates on together, at most
-  int64_t worthwhile = 1;  // sequential samples that are worth a thread of their own
+  int64_t worthwhile = 1;  // sequential samples that are worth a thread more, beside as many
   // Sequential samples advance in about the time of the next multiple of it, where they are more.
   int32_t multiple = 1;
   int32_t spaces = INT32_MAX;  // spaces that one batch can use at a time

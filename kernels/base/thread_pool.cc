@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/base/thread_pool.h"
 
+#include <algorithm>
+
 namespace deeppcr {
 
 ThreadPool::ThreadPool(int num_threads) {
@@ -23,18 +25,25 @@ void ThreadPool::Stop() {
   for (std::thread& helper : helpers_) helper.join();
 }
 
-void ThreadPool::Run(int64_t count, Function function, void* context) {
-  if (count <= 1 || helpers_.empty()) {
+void ThreadPool::Run(int64_t count, int64_t most_threads, Function function, void* context) {
+  const int64_t most_helpers =
+      std::min({count, most_threads, static_cast<int64_t>(num_threads())}) - 1;
+  if (most_helpers <= 0) {
     for (int64_t i = 0; i < count; ++i) function(context, i);
     return;
   }
-  Loop loop{.function = function, .context = context, .count = count};
+  Loop loop{.function = function, .context = context, .count = count, .most_helpers = most_helpers};
   {
     std::lock_guard lock(mutex_);
     loop.following = loops_;
     loops_ = &loop;
   }
-  work_.notify_all();
+  // Helpers that are busy look for loops before they sleep.
+  if (most_helpers == num_threads() - 1) {
+    work_.notify_all();
+  } else {
+    for (int64_t i = 0; i < most_helpers; ++i) work_.notify_one();
+  }
   loop.Work();
   std::unique_lock lock(mutex_);
   Remove(&loop);
@@ -57,7 +66,7 @@ void ThreadPool::Help() {
 
 ThreadPool::Loop* ThreadPool::OpenLoop() {
   for (Loop* loop = loops_; loop != nullptr; loop = loop->following) {
-    if (loop->next.load() < loop->count) return loop;
+    if (loop->helpers < loop->most_helpers && loop->next.load() < loop->count) return loop;
   }
   return nullptr;
 }

@@ -23,12 +23,13 @@ class ThreadPool {
 
   int num_threads() const { return static_cast<int>(helpers_.size()) + 1; }
 
-  // Calls body(i) for i = 0..count-1, in any order, from several threads; returns when all calls
-  // have returned.
+  // Calls body(i) for i = 0..count-1, in any order, from up to `most_threads` threads; returns when
+  // all calls have returned. Wakes no more threads than may help.
   template <class Body>
-  void ParallelFor(int64_t count, Body& body) {
+  void ParallelFor(int64_t count, Body& body, int64_t most_threads = INT64_MAX) {
     Run(
-        count, [](void* context, int64_t i) { (*static_cast<Body*>(context))(i); }, &body);
+        count, most_threads, [](void* context, int64_t i) { (*static_cast<Body*>(context))(i); },
+        &body);
   }
 
  private:
@@ -37,8 +38,9 @@ class ThreadPool {
     Function function;
     void* context;
     int64_t count;
+    int64_t most_helpers;
     std::atomic<int64_t> next{0};
-    int helpers = 0;  // inside the loop; guarded by mutex_
+    int64_t helpers = 0;  // inside the loop; guarded by mutex_
     Loop* following = nullptr;
 
     void Work() {
@@ -46,10 +48,10 @@ class ThreadPool {
     }
   };
 
-  void Run(int64_t count, Function function, void* context);
+  void Run(int64_t count, int64_t most_threads, Function function, void* context);
   void Help();
   void Stop();
-  Loop* OpenLoop();  // a loop with work left, or null; mutex_ held
+  Loop* OpenLoop();  // a loop that a helper may join, or null; mutex_ held
   void Remove(Loop* loop);
 
   std::mutex mutex_;

@@ -15,12 +15,13 @@
 namespace deeppcr::cpu {
 namespace {
 
-// Samples that keep a thread busy for some 200 us; less work is not worth waking a thread for. A
-// step takes about 12 ns of latency and 0.06 ns per weight.
+// Samples that keep a thread busy for some 400 us, so that two that share them have 200 each: what
+// is shorter is over before a thread has woken and found its weights. Among others a sample takes
+// about 1 ns a step and 0.025 ns per weight (tests/bench/results/NOTES.md).
 int64_t SamplesWorthAThread(const SystemShape& shape) {
-  const double per_step = 12 + 0.06 * static_cast<double>(shape.step_weights);
+  const double per_step = 1 + 0.025 * static_cast<double>(shape.step_weights);
   return std::max<int64_t>(
-      1, static_cast<int64_t>(2e5 / (static_cast<double>(shape.num_steps) * per_step)));
+      1, static_cast<int64_t>(4e5 / (static_cast<double>(shape.num_steps) * per_step)));
 }
 
 // More samples do not pay, as their states and cotangents come from farther away (measured at 1024

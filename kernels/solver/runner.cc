@@ -59,12 +59,12 @@ class Runner::Batch {
     for (const RunItem& item : items) total_ += item.samples.num_samples;
     const Grouping& grouping = runner.grouping_;
     const int64_t largest = row_.iterative ? grouping.iterative : grouping.sequential;
-    const int64_t threads = runner.pool_->num_threads();
-    const int64_t share = (total_ - 1) / threads + 1;
-    group_ = std::clamp<int64_t>(share, std::min(grouping.worthwhile, largest), largest);
+    const int64_t worthwhile = row_.iterative ? largest : grouping.worthwhile;
+    threads_ = std::min<int64_t>((total_ - 1) / worthwhile + 1, runner.pool_->num_threads());
+    group_ = std::min((total_ - 1) / threads_ + 1, largest);
     // As many groups for each thread, where one is not enough, and as equal as can be.
-    const int64_t rounds = (num_groups() - 1) / threads + 1;
-    group_ = (total_ - 1) / (rounds > 1 ? rounds * threads : num_groups()) + 1;
+    const int64_t rounds = (num_groups() - 1) / threads_ + 1;
+    group_ = (total_ - 1) / (rounds > 1 ? rounds * threads_ : num_groups()) + 1;
     // But full groups and what they leave, where a size in between takes as long as a full one.
     const int64_t multiple = row_.iterative ? 1 : grouping.multiple;
     if (group_ > multiple)
@@ -72,6 +72,8 @@ class Runner::Batch {
   }
 
   int64_t num_groups() const { return (total_ - 1) / group_ + 1; }
+  // Threads that the groups are worth.
+  int64_t threads() const { return threads_; }
 
   // True if there is a single group, whose solve has pieces for other threads.
   bool MayShare() const {
@@ -251,6 +253,7 @@ class Runner::Batch {
   const SolverRow& row_;
   const std::span<RunItem> items_;
   int64_t total_ = 0;
+  int64_t threads_ = 1;
   int64_t group_ = 1;
   std::atomic<double> encode_seconds_{0}, solve_seconds_{0}, decode_seconds_{0};
   mutable std::mutex mutex_;
@@ -325,7 +328,7 @@ absl::Status Runner::Run(const ResolvedOptions& options, std::span<RunItem> item
     SharedBatch shared(batch);
     pool_->ParallelFor(pool_->num_threads(), shared);
   } else {
-    pool_->ParallelFor(batch.num_groups(), batch);
+    pool_->ParallelFor(batch.num_groups(), batch, batch.threads());
   }
   DEEPPCR_RETURN_IF_ERROR(batch.status());
   if (timings != nullptr) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <set>
 #include <thread>
@@ -58,6 +59,35 @@ TEST(ThreadPoolTest, HelpersRunBesideTheCaller) {
   };
   pool.ParallelFor(2, body);
   EXPECT_EQ(arrived.load(), 2);
+}
+
+TEST(ThreadPoolTest, NoMoreThreadsThanAllowed) {
+  ThreadPool pool(8);
+  for (const int64_t most : {1, 2, 3}) {
+    std::atomic<int64_t> inside{0}, at_once{0};
+    auto body = [&](int64_t) {
+      const int64_t now = inside.fetch_add(1) + 1;
+      for (int64_t seen = at_once.load();
+           now > seen && !at_once.compare_exchange_weak(seen, now);) {
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+      inside.fetch_sub(1);
+    };
+    for (int repetition = 0; repetition < 5; ++repetition) pool.ParallelFor(40, body, most);
+    EXPECT_LE(at_once.load(), most);
+  }
+}
+
+// As many bodies as may run at a time wait for one another.
+TEST(ThreadPoolTest, AsManyThreadsAsAllowedAreWoken) {
+  ThreadPool pool(4);
+  std::atomic<int> arrived{0};
+  auto body = [&](int64_t) {
+    arrived.fetch_add(1);
+    while (arrived.load() < 3) std::this_thread::yield();
+  };
+  pool.ParallelFor(3, body, 3);
+  EXPECT_EQ(arrived.load(), 3);
 }
 
 TEST(ThreadPoolTest, ResultsAreVisibleAfterTheLoop) {

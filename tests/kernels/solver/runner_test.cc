@@ -96,6 +96,35 @@ TEST(RunnerTest, ThreadsThatShareASolveLeaveItsBits) {
   }
 }
 
+// A thread takes longer to wake than 16 samples of a narrow stack to advance.
+TEST(RunnerTest, OnlyLongWorkIsWorthAnotherThread) {
+  const RandomSystem narrow({.num_steps = 1024, .state_dim = 16});
+  const RandomSystem wide({.num_steps = 64, .state_dim = 512});
+  for (const BackendCase& backend : BackendCases()) {
+    if (backend.name == "reference") continue;
+    SolverRig of_narrow(backend.create(), narrow.spec()), of_wide(backend.create(), wide.spec());
+    EXPECT_GT(of_narrow.system().grouping().worthwhile, 16) << backend.name;
+    EXPECT_LT(of_narrow.system().grouping().worthwhile, 128) << backend.name;
+    EXPECT_EQ(of_wide.system().grouping().worthwhile, 1) << backend.name;
+  }
+}
+
+// However the samples are divided among threads, each has its bits.
+TEST(RunnerTest, GroupsOnThreadsLeaveBits) {
+  const RandomSystem system({.num_steps = 700, .state_dim = 16});
+  for (const BackendCase& backend : BackendCases()) {
+    if (backend.name == "reference") continue;
+    const SolverRig alone(backend.create(), system.spec());
+    const SolverRig threads(backend.create(), system.spec(), 4);
+    for (const int64_t n : {1, 17, 64, 200, 301}) {
+      const std::vector<float> inputs = system.Inputs(n, 5);
+      const ResolvedOptions options = OptionsFor("sequential", 700, 4, 1e-4);
+      EXPECT_TRUE(threads.Solve(options, inputs).SameAnswers(alone.Solve(options, inputs)))
+          << backend.name << " " << n;
+    }
+  }
+}
+
 // Helpers of one solve are missing in another, which goes on with those that it has.
 TEST(RunnerTest, SolvesThatShareThreadsDoNotWaitForEachOther) {
   const RandomDiffusion process({.state_dim = 4, .hidden_dim = 520, .num_steps = 20});
