@@ -2,6 +2,7 @@
 #include "kernels/cpu/program/recurrence.h"
 
 #include <algorithm>
+#include <new>
 
 #include "kernels/cpu/program/element_rows.h"
 #include "kernels/cpu/program/sharing.h"
@@ -52,7 +53,8 @@ int64_t ProgramRecurrence::Advance(float* states, int32_t n, int64_t begin, int6
     CopyRow(states + b * width_, model_.program.state_input, State(b));
   int64_t stages = 0;
   for (int64_t l = begin; l < end; ++l, ++stages) {
-    for (int32_t b = 0; b < n; ++b) contexts_[b] = ContextOf(b, l);
+    // Made in place: a copy would wait for what was just stored.
+    for (int32_t b = 0; b < n; ++b) ::new (&contexts_[b]) RowContext(ContextOf(b, l));
     step_.Run(contexts_.data(), n, {}, sharing());
     for (int32_t b = 0; b < n; ++b) {
       std::copy_n(Next(b), state_width_, State(b));

@@ -109,12 +109,19 @@ DEEPPCR_INLINE Vec<N> Exp(Vec<N> x) {
   return BoundedExp(Min(Max(x, Broadcast<N>(-120.0F)), Broadcast<N>(89.0F)));
 }
 
-// e^x for -64 <= x <= 0, with the bits of Exp: n is added to the exponent of the mantissa, whose
-// result is a normal number; the bits of kShift itself are shifted out. Of a NaN any float.
+// e^-x for |x| <= kMostNear, in fewer instructions than Exp: x = r - n ln 2, the polynomial is e^-r
+// within 4.4e-9, and n is added to its exponent, as the result is a normal number; the bits of
+// kShift itself are shifted out. Of a NaN any float.
+inline constexpr float kMostNear = 64.0F;
 template <int N>
-DEEPPCR_INLINE Vec<N> NormalExp(Vec<N> x) {
-  const Reduced<N> reduced = ReduceByLog2(x);
-  return Vec<N>::FromBits(MantissaOfExp(reduced.r).bits() + (reduced.shifted.bits() << 23));
+DEEPPCR_INLINE Vec<N> InverseExp(Vec<N> x) {
+  const Vec<N> magic = Broadcast<N>(kShift);
+  const Vec<N> shifted = Fma(x, Broadcast<N>(-1.44269504F), magic);
+  const Vec<N> n = shifted - magic;
+  const Vec<N> r = Fma(n, Broadcast<N>(-2.12194440e-4F), Fma(n, Broadcast<N>(0.693359375F), x));
+  const Vec<N> mantissa = Polynomial(r, 1.36715977e-3F, -8.36910401e-3F, 4.16710153e-2F,
+                                     -1.66665167e-1F, 4.99999821e-1F, -1.0F, 1.0F);
+  return Vec<N>::FromBits(mantissa.bits() + (shifted.bits() << 23));
 }
 
 // e^x - 1 for x <= 0, without cancellation near 0.
@@ -171,26 +178,20 @@ DEEPPCR_INLINE Vec<N> Sigmoid(Vec<N> x) {
   return SelectGreater(x, Broadcast<N>(0.0F), one, e) / (one + e);
 }
 
-// x / (1 + e^-y) for y of the sign of x. Where e^-|y| underflows x is bounded, so that -infinity
-// gives the limit 0.
-template <int N>
-DEEPPCR_INLINE Vec<N> TimesSigmoid(Vec<N> x, Vec<N> y) {
-  const Vec<N> lowest = Broadcast<N>(-120.0F);
-  const ExpFactors<N> e = FactorExp(Max(-Abs(y), lowest));
-  const Vec<N> small = Max(x, lowest) * e.head * e.tail;
-  return SelectGreater(y, Broadcast<N>(0.0F), x, small) / (Broadcast<N>(1.0F) + e.head * e.tail);
-}
-
-// The same with the same bits for |y| <= kMostNear, in little more than half as many instructions:
-// nothing but x underflows there, and a sum selects, one term of which is zero.
-inline constexpr float kMostNear = 64.0F;
+// x / (1 + e^-y) for |y| <= kMostNear.
 template <int N>
 DEEPPCR_INLINE Vec<N> TimesSigmoidNear(Vec<N> x, Vec<N> y) {
-  const Vec<N> negative_zero = Broadcast<N>(-0.0F);
-  const Vec<N> e = NormalExp(Or(y, negative_zero));
-  // Zeros keep their sign, and a NaN stays one.
-  const Vec<N> above = MaxOrSecond(negative_zero, x), below = MinOrSecond(Broadcast<N>(0.0F), x);
-  return Fma(below, e, above) / (Broadcast<N>(1.0F) + e);
+  return x / (Broadcast<N>(1.0F) + InverseExp(y));
+}
+
+// The same with the same bits for any y of the sign of x. Below -kMostNear it is x e^y, and where
+// e^y underflows x is bounded, so that -infinity gives the limit 0.
+template <int N>
+DEEPPCR_INLINE Vec<N> TimesSigmoid(Vec<N> x, Vec<N> y) {
+  const Vec<N> most = Broadcast<N>(kMostNear), lowest = Broadcast<N>(-120.0F);
+  const ExpFactors<N> e = FactorExp(Min(Max(y, lowest), -most));
+  const Vec<N> far = Max(x, lowest) * e.head * e.tail;
+  return SelectGreater(-most, y, far, TimesSigmoidNear(x, Min(Max(y, -most), most)));
 }
 
 // The sigmoid s and s (1 - s), its derivative, without the cancellation of 1 - s.
