@@ -12,14 +12,15 @@ namespace deeppcr {
 
 // Zeroed bytes aligned to a cache line; nullptr if there are none. The pages are there already, as
 // far as the system has them, so that the first use of a block waits for none. Blocks of
-// kMappedBytes and more are mappings of their own, so that memory of an unloaded model goes back to
-// the system whichever thread took it: malloc keeps such blocks at the end of that thread's heap,
-// where malloc_trim does not look.
-// Both are thread-safe. `bytes` of FreeAligned: those of AllocateAligned.
+// kSharedBytes and more lie side by side in huge pages, those of a huge page and more are mappings
+// of their own: memory of an unloaded model goes back to the system whichever thread took it, page
+// by page with the last block in it. (malloc keeps such blocks at the end of that thread's heap,
+// where malloc_trim does not look.)
+// Both are thread-safe, also in a child of fork. `bytes` of FreeAligned: those of AllocateAligned.
 void* AllocateAligned(size_t bytes);
 void FreeAligned(void* block, size_t bytes);
 
-inline constexpr size_t kMappedBytes = size_t{256} << 10;
+inline constexpr size_t kSharedBytes = size_t{4} << 10, kHugePageBytes = size_t{2} << 20;
 
 // A zeroed array aligned to a cache line, of AllocateAligned. Empty, with ok() false, if the
 // allocation failed.

@@ -3,12 +3,15 @@
 
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
+#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -18,10 +21,12 @@
 namespace deeppcr {
 namespace {
 
-constexpr int64_t kMapped = kMappedBytes / sizeof(float);
+constexpr int64_t kShared = kSharedBytes / sizeof(float), kPage = kHugePageBytes / sizeof(float);
 
-// Sizes on both sides of the one from which blocks are mappings.
-constexpr int64_t kSizes[] = {0, 1, 15, 16, 17, kMapped - 1, kMapped, kMapped + 1, 3 * kMapped + 5};
+// Sizes on both sides of those from which blocks share pages and are mappings.
+constexpr int64_t kSizes[] = {0,           1,       15,          16,           17,
+                              kShared - 1, kShared, kShared + 1, kPage / 2,    kPage - 17,
+                              kPage - 1,   kPage,   kPage + 1,   3 * kPage + 5};
 
 int64_t ResidentBytes() {
   std::ifstream file("/proc/self/statm");
@@ -54,6 +59,66 @@ TEST(AlignedBufferTest, MovesItsBlock) {
     EXPECT_EQ(to.size(), size);
     EXPECT_FALSE(from.ok());
   }
+}
+
+// Blocks that lie side by side, taken and freed in any order by several threads, overlap nowhere.
+TEST(AlignedBufferTest, BlocksOfSharedPagesAreApart) {
+  const auto use = [](uint32_t seed) {
+    std::mt19937 random(seed);
+    std::vector<AlignedBuffer<uint32_t>> blocks(40);
+    bool intact = true;
+    for (uint32_t round = 0; round < 400; ++round) {
+      const size_t at = random() % blocks.size();
+      AlignedBuffer<uint32_t>& block = blocks[at];
+      const uint32_t mark = seed << 8 | static_cast<uint32_t>(at);
+      intact = intact && std::ranges::all_of(block.span(), [&](uint32_t x) { return x == mark; });
+      block = AlignedBuffer<uint32_t>(random() % 60'000);
+      intact = intact && std::ranges::all_of(block.span(), [](uint32_t x) { return x == 0; });
+      std::ranges::fill(block.span(), mark);
+    }
+    EXPECT_TRUE(intact);
+  };
+  std::vector<std::thread> threads;
+  for (uint32_t seed = 1; seed <= 3; ++seed) threads.emplace_back(use, seed);
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(AlignedBufferTest, SharedPagesGoBackToTheSystemWithTheirLastBlock) {
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
+  GTEST_SKIP() << "AddressSanitizer keeps what is freed";
+#endif
+  constexpr int64_t kBlocks = 64, kBytes = int64_t{1} << 20;
+  const int64_t before = ResidentBytes();
+  std::vector<AlignedBuffer<float>> blocks;
+  for (int64_t i = 0; i < kBlocks; ++i) blocks.emplace_back(kBytes / sizeof(float));
+  EXPECT_GT(ResidentBytes(), before + kBlocks * kBytes * 7 / 8);
+  EXPECT_LT(ResidentBytes(), before + kBlocks * kBytes * 9 / 8);
+  blocks.clear();
+  EXPECT_LT(ResidentBytes(), before + 4 * kBytes);
+}
+
+// A child of fork takes and frees blocks whatever the parent's threads were about.
+TEST(AlignedBufferTest, ServesAChildOfFork) {
+#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
+  GTEST_SKIP() << "sanitizers have locks of their own";
+#endif
+  std::atomic<bool> done{false};
+  std::thread busy([&] {
+    while (!done.load()) AlignedBuffer<float> block(2 * kShared);
+  });
+  for (int round = 0; round < 50; ++round) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(10);
+      _exit(AlignedBuffer<float>(2 * kShared).ok() ? 0 : 1);
+    }
+    ASSERT_GT(child, 0);
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  done.store(true);
+  busy.join();
 }
 
 TEST(AlignedBufferTest, SaysSoWhereThereIsNoMemory) {
