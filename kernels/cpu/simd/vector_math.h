@@ -111,7 +111,8 @@ DEEPPCR_INLINE Vec<N> Exp(Vec<N> x) {
 
 // e^-x for |x| <= kMostNear, in fewer instructions than Exp: x = r - n ln 2, the polynomial is e^-r
 // within 4.4e-9, and n is added to its exponent, as the result is a normal number; the bits of
-// kShift itself are shifted out. Of a NaN any float.
+// kShift itself are shifted out. Of a NaN any float. The reduction is that of ReduceByLog2 with the
+// signs turned: silu by ReduceByLog2(-x) has the same bits and takes 2.7 ns a vector for 2.1.
 inline constexpr float kMostNear = 64.0F;
 template <int N>
 DEEPPCR_INLINE Vec<N> InverseExp(Vec<N> x) {

@@ -49,16 +49,20 @@ TEST(ThreadPoolTest, OneIndexRunsOnTheCaller) {
   EXPECT_EQ(ran_on, std::this_thread::get_id());
 }
 
-// Two bodies that wait for each other finish only if two threads run them at the same time.
-TEST(ThreadPoolTest, HelpersRunBesideTheCaller) {
-  ThreadPool pool(2);
+// Bodies that wait for one another finish only if as many threads run them at the same time.
+void RunAtOnce(ThreadPool& pool, int count, int64_t most_threads) {
   std::atomic<int> arrived{0};
   auto body = [&](int64_t) {
     arrived.fetch_add(1);
-    while (arrived.load() < 2) std::this_thread::yield();
+    while (arrived.load() < count) std::this_thread::yield();
   };
-  pool.ParallelFor(2, body);
-  EXPECT_EQ(arrived.load(), 2);
+  pool.ParallelFor(count, body, most_threads);
+  EXPECT_EQ(arrived.load(), count);
+}
+
+TEST(ThreadPoolTest, HelpersRunBesideTheCaller) {
+  ThreadPool pool(2);
+  RunAtOnce(pool, 2, INT64_MAX);
 }
 
 TEST(ThreadPoolTest, NoMoreThreadsThanAllowed) {
@@ -78,16 +82,9 @@ TEST(ThreadPoolTest, NoMoreThreadsThanAllowed) {
   }
 }
 
-// As many bodies as may run at a time wait for one another.
 TEST(ThreadPoolTest, AsManyThreadsAsAllowedAreWoken) {
   ThreadPool pool(4);
-  std::atomic<int> arrived{0};
-  auto body = [&](int64_t) {
-    arrived.fetch_add(1);
-    while (arrived.load() < 3) std::this_thread::yield();
-  };
-  pool.ParallelFor(3, body, 3);
-  EXPECT_EQ(arrived.load(), 3);
+  RunAtOnce(pool, 3, 3);
 }
 
 TEST(ThreadPoolTest, ResultsAreVisibleAfterTheLoop) {
