@@ -14,8 +14,8 @@ namespace deeppcr {
 // far as the system has them, so that the first use of a block waits for none. Blocks of
 // kSharedBytes and more lie side by side in huge pages, those of a huge page and more are mappings
 // of their own: memory of an unloaded model goes back to the system whichever thread took it, page
-// by page with the last block in it. (malloc keeps such blocks at the end of that thread's heap,
-// where malloc_trim does not look.)
+// by page with the last block in it; until then what is free in a page serves other blocks. (malloc
+// keeps such blocks at the end of that thread's heap, where malloc_trim does not look.)
 // Both are thread-safe, also in a child of fork. `bytes` of FreeAligned: those of AllocateAligned.
 void* AllocateAligned(size_t bytes);
 void FreeAligned(void* block, size_t bytes);

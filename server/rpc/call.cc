@@ -20,13 +20,13 @@ using Clock = CancelToken::Clock;
 
 // gRPC speaks of wall-clock time, which may jump; from here on only the time left counts. Takes the
 // raw deadline: a chrono one overflows for a client that asks for centuries.
-Clock::time_point SteadyDeadline(gpr_timespec deadline) {
+Clock::time_point SteadyDeadline(gpr_timespec deadline, Clock::time_point now) {
   const gpr_timespec left = gpr_time_sub(gpr_convert_clock_type(deadline, GPR_CLOCK_MONOTONIC),
                                          gpr_now(GPR_CLOCK_MONOTONIC));
   constexpr int64_t kYear = 365 * 24 * 3600;
   if (left.tv_sec > kYear) return Clock::time_point::max();
   const auto seconds = std::chrono::seconds(std::max<int64_t>(left.tv_sec, -kYear));
-  return Clock::now() + seconds + std::chrono::nanoseconds(left.tv_nsec);
+  return now + seconds + std::chrono::nanoseconds(left.tv_nsec);
 }
 
 // The memory that gRPC keeps for a call whose reply waits to be read.
@@ -45,7 +45,7 @@ Call::Call(ServiceContext& context, Method method, const RawCall& call)
     : context_(context),
       rpc_(call.rpc),
       start_(Clock::now()),
-      token_(SteadyDeadline(rpc_->raw_deadline()), &context.stop),
+      token_(SteadyDeadline(rpc_->raw_deadline(), start_), &context.stop),
       call_(call),
       method_(method) {
   context_.calls.fetch_add(1);

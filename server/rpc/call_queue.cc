@@ -9,8 +9,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Calls of a method that are asked for at a time. More that come together wait in gRPC for as long
-// as it takes to ask for the next one.
-constexpr int kAskedFor = 32;
+// as it takes to ask for the next one. Builds of gRPC with assertions, as distributions have them,
+// look for each event among all that is asked for.
+constexpr int kAskedFor = 4;
 
 // A longer message takes longer to be parsed than a thread to wake.
 constexpr size_t kShortMessage = size_t{32} << 10;
@@ -48,12 +49,13 @@ void CallQueue::Start(std::vector<QueuedMethod> methods) {
   for (int i = 0; i < num_threads_; ++i) threads_.emplace_back([this] { Run(); });
 }
 
-void CallQueue::Lead() {
-  if (leads) return;
+// Returns true if the place was not this thread's already: it may have waited for it.
+bool CallQueue::Lead() {
+  if (leads) return false;
   std::unique_lock lock(mutex_);
   free_.wait(lock, [this] { return free_places_ > 0; });
   --free_places_;
-  leads = true;
+  return leads = true;
 }
 
 void CallQueue::Follow() {
@@ -71,16 +73,17 @@ void CallQueue::Run() {
   bool ok = false;
   int come_at_once = 0;
   bool took_long = false;
+  Clock::time_point done = Clock::now();
   while (true) {
-    Lead();
-    const Clock::time_point asked = Clock::now();
+    const Clock::time_point asked = Lead() ? Clock::now() : done;
     if (!queue_->Next(&tag, &ok)) break;
     const Clock::time_point came = Clock::now();
     come_at_once = came - asked < kAtOnce ? come_at_once + 1 : 0;
     if (come_at_once >= kEventsInARow || took_long) Follow();
     const auto* event = static_cast<AnyQueuedCall::Event*>(tag);
     (event->call->*event->member)(ok);
-    took_long = Clock::now() - came > kLong;
+    done = Clock::now();
+    took_long = done - came > kLong;
   }
   Follow();
 }

@@ -78,7 +78,7 @@ class CallQueue {
   friend class AnyQueuedCall;
 
   void Run();
-  void Lead();
+  bool Lead();
   void Follow();
 
   const int num_threads_;

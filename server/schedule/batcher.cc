@@ -237,8 +237,10 @@ bool Batcher::TakeNow(Worker* worker, Work* work) {
   if (!insists && schedule_.Take(now, &work->batch)) {
     work->Begin(now);
     worker->Begin(*work);
-    // Of those whose jobs still wait, this worker may be the only one that was woken.
-    if (schedule_.NextStart() != Clock::time_point::max() && WakesOne()) wake_.notify_one();
+    // This worker may be the only one that was woken for jobs that still wait, or the idle task.
+    const bool leaves = schedule_.NextStart() != Clock::time_point::max() ||
+                        (idle_task_ != nullptr && !idle_was_cancelled_);
+    if (leaves && WakesOne()) wake_.notify_one();
     return true;
   }
   if (idle_task_ == nullptr) return false;
@@ -458,6 +460,7 @@ void Batcher::ReturnBytes(int64_t bytes, ClientAccount* client) { AddBytes(-byte
 void Batcher::Sweep() {
   JobList expired;
   Clock::duration pause = options_.sweep_interval;
+  bool was_waking = false;
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stop_.wait_for(lock, pause, [this] { return stopping_; })) {
     const Clock::time_point start = Clock::now();
@@ -465,6 +468,15 @@ void Batcher::Sweep() {
     schedule_.RemoveExpired(start, &expired);
     // Very long queues take long to look through: a hundredth of the time is enough.
     pause = std::max<Clock::duration>(options_.sweep_interval, 100 * (Clock::now() - start));
+    // Older C libraries lose a wake once in a very long while (glibc bug 25847). Whoever brings
+    // jobs relies on a worker that is being woken, so it would be missed for ever.
+    if (was_waking && waking_ > 0) {
+      waking_ = 0;
+      wake_.notify_all();
+    }
+    was_waking = waking_ > 0;
+    // Workers that slept before the idle task was offered do not wake when its time comes.
+    if (idle_task_ != nullptr && start >= idle_insists_at_ && WakesOne()) wake_.notify_one();
     if (expired.empty()) continue;
     lock.unlock();
     DropExpired(expired);

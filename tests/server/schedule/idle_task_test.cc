@@ -99,5 +99,27 @@ TEST_F(IdleTaskTest, ThatWasCancelledInsistsWhenItsTimeComes) {
   EXPECT_GE(insisted.get_future().get(), insists_at);
 }
 
+// Whoever is woken for the task may find a job that came meanwhile, and takes that: another worker
+// is woken for the task.
+TEST_F(IdleTaskTest, StartsBesideAJobThatItsWorkerFound) {
+  for (int round = 0; round < 100; ++round) {
+    Batcher batcher({.schedule = {.workers = 2}});
+    TestJob job(model_, 1);
+    std::promise<void> started;
+    fake_->gate.Close();
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // both workers sleep by now
+    ASSERT_TRUE(batcher.OfferIdleTask([&](const CancelToken&, bool) {
+      started.set_value();
+      return false;
+    }));
+    ASSERT_TRUE(batcher.Enqueue(&job).ok());
+
+    EXPECT_EQ(started.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+
+    fake_->gate.Open();
+    EXPECT_TRUE(job.Wait().status.ok());
+  }
+}
+
 }  // namespace
 }  // namespace deeppcr::testing
