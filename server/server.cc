@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -34,6 +35,8 @@ using Clock = std::chrono::steady_clock;
 // gRPC's Shutdown waits this long wherever a client merely keeps an idle connection, so it must be
 // short; our own count says when calls are done.
 constexpr std::chrono::milliseconds kShutdownDeadline(300);
+// Of --busy_poll_seconds=-1.
+constexpr double kBusyPollSeconds = 100e-6;
 constexpr int kMaxSyncThreads = 16;
 constexpr std::chrono::milliseconds kLookInterval(1000);
 // A certificate and its key are replaced within less.
@@ -58,11 +61,18 @@ std::vector<std::string> SolverLabels() {
 
 // Threads for calls, and how many of them lead. Those that wait in gRPC at a time wake one another
 // for every event: on few cores one alone does. But what comes through TLS is decrypted by whoever
-// waits, and others' calls would wait for it.
+// waits, and others' calls would wait for it. One alone may also look for calls before it sleeps,
+// if that does not take the only core from those who make them.
 CallQueue::Threads CallThreadsFor(const ServerConfig& config) {
-  const int half = std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 16);
-  if (!config.tls_cert.empty()) return {.all = 2 * half, .leaders = 2 * half};
-  return {.all = half, .leaders = half / 2};
+  const int cores = AvailableCores();
+  const int half = std::clamp(cores / 2, 2, 16);
+  const bool tls = !config.tls_cert.empty();
+  CallQueue::Threads threads{.all = tls ? 2 * half : half, .leaders = tls ? 2 * half : half / 2};
+  double seconds = config.busy_poll_seconds;
+  if (seconds < 0) seconds = threads.leaders == 1 && cores > 1 ? kBusyPollSeconds : 0;
+  if (seconds > 0) threads.leaders = 1;
+  threads.busy_poll = std::chrono::microseconds(std::llround(1e6 * seconds));
+  return threads;
 }
 
 int Milliseconds(double seconds) { return static_cast<int>(seconds * 1000); }

@@ -18,10 +18,14 @@ constexpr size_t kShortMessage = size_t{32} << 10;
 bool IsLong(const grpc::ByteBuffer& message) { return message.Length() > kShortMessage; }
 
 // So many events in a row that were there within this time are a sign that more of them wait, and
-// so is one that took so long: meanwhile nobody looked for others. What one and two leaders cost
-// few clients and many: tests/bench/results/NOTES.md.
+// so is one that took so long: meanwhile nobody looked for others. (The first call after a pause
+// takes 100 us and more, as nothing is in the caches.) What one and two leaders cost few clients
+// and many: tests/bench/results/NOTES.md.
 constexpr int kEventsInARow = 4;
-constexpr std::chrono::microseconds kAtOnce(10), kLong(100);
+constexpr std::chrono::microseconds kAtOnce(10), kLong(250);
+
+// Calls that came one by one until the next one is looked for.
+constexpr int kLoneCalls = 8;
 
 constexpr std::chrono::milliseconds kLookInterval(2);
 
@@ -32,6 +36,7 @@ thread_local bool leads = false;
 
 CallQueue::CallQueue(const Threads& threads)
     : num_threads_(std::max(1, threads.all)),
+      busy_poll_(threads.leaders > 1 ? std::chrono::microseconds(0) : threads.busy_poll),
       free_places_(std::clamp(threads.leaders, 1, num_threads_)) {}
 
 CallQueue::~CallQueue() {
@@ -43,6 +48,7 @@ void CallQueue::AddTo(grpc::ServerBuilder* builder) { queue_ = builder->AddCompl
 
 void CallQueue::Start(std::vector<QueuedMethod> methods) {
   methods_ = std::move(methods);
+  asked_for_ = kAskedFor * static_cast<int64_t>(methods_.size());
   for (const QueuedMethod& ask : methods_) {
     for (int i = 0; i < kAskedFor; ++i) ask(*this);
   }
@@ -76,7 +82,7 @@ void CallQueue::Run() {
   Clock::time_point done = Clock::now();
   while (true) {
     const Clock::time_point asked = Lead() ? Clock::now() : done;
-    if (!queue_->Next(&tag, &ok)) break;
+    if (!Next(&tag, &ok)) break;
     const Clock::time_point came = Clock::now();
     come_at_once = came - asked < kAtOnce ? come_at_once + 1 : 0;
     if (come_at_once >= kEventsInARow || took_long) Follow();
@@ -86,6 +92,30 @@ void CallQueue::Run() {
     took_long = done - came > kLong;
   }
   Follow();
+}
+
+// Tells whether to look for the next call, in the place of a lone leader: where calls come together
+// clients have more use for the core.
+bool CallQueue::MayPoll() {
+  if (busy_poll_.count() == 0) return false;
+  const int64_t in_progress = calls_.load() - asked_for_;
+  if (in_progress > 1) lone_calls_ = 0;
+  if (in_progress > 0) return false;
+  lone_calls_ = std::min(lone_calls_ + 1, kLoneCalls);
+  return lone_calls_ == kLoneCalls;
+}
+
+// The next event; false once there will be none.
+bool CallQueue::Next(void** tag, bool* ok) {
+  if (MayPoll()) {
+    const Clock::time_point end = Clock::now() + busy_poll_;
+    do {
+      const auto status = queue_->AsyncNext(tag, ok, gpr_inf_past(GPR_CLOCK_MONOTONIC));
+      if (status != grpc::CompletionQueue::TIMEOUT)
+        return status == grpc::CompletionQueue::GOT_EVENT;
+    } while (Clock::now() < end);
+  }
+  return queue_->Next(tag, ok);
 }
 
 // A server that has shut down refuses every request for a call at once, so that the count comes to

@@ -56,6 +56,9 @@ class CallQueue {
   struct Threads {
     int all = 1;      // at least 1
     int leaders = 1;  // of these, at most so many wait for events at a time
+    // While calls come one by one, a lone leader looks for the next one for so long before it
+    // sleeps: waking takes as long as many a solve.
+    std::chrono::microseconds busy_poll{0};
   };
 
   explicit CallQueue(const Threads& threads);
@@ -78,14 +81,19 @@ class CallQueue {
   friend class AnyQueuedCall;
 
   void Run();
+  bool MayPoll();
+  bool Next(void** tag, bool* ok);
   bool Lead();
   void Follow();
 
   const int num_threads_;
+  const std::chrono::microseconds busy_poll_;
   std::vector<QueuedMethod> methods_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;  // null before AddTo and after Stop
   std::vector<std::thread> threads_;
   std::atomic<int64_t> calls_{0};  // that are served or asked for
+  int64_t asked_for_ = 0;          // of these
+  int lone_calls_ = 0;             // in a row; touched by a lone leader
   std::mutex mutex_;
   std::condition_variable free_;
   int free_places_;  // of leaders

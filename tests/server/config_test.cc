@@ -111,6 +111,7 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"Workers", "--workers=257", "--workers: expected"},
         RefusedCase{"Versions", "--versions=newest", "--versions: expected latest"},
         RefusedCase{"MaxInstances", "--max_instances=-1", "--max_instances: expected batches"},
+        RefusedCase{"BusyPoll", "--busy_poll_seconds=2", "--busy_poll_seconds: expected seconds"},
         RefusedCase{"BatchDelay", "--batch_delay_seconds=2", "--batch_delay_seconds: expected"},
         RefusedCase{"Plan", "--plan=guess",
                     "--plan: expected one of measure, prefer, require, got \"guess\""},
@@ -287,7 +288,7 @@ TEST(ConfigTest, BudgetsFollowFromTheMemoryThatThereIs) {
 
 TEST(ConfigTest, EveryFlagHasARefusedValueAbove) {
   // model_repository accepts any path; another test covers its absence.
-  constexpr size_t kFlags = 67;
+  constexpr size_t kFlags = 68;
   EXPECT_EQ(FlagSpecs().size(), kFlags) << "a new flag needs its bad values in RefusedFlagTest";
 }
 

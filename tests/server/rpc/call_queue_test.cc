@@ -92,7 +92,8 @@ class EchoCall final : public CallEvents {
   UnaryResponder responder;
 };
 
-class CallQueueTest : public ::testing::Test {
+// The queue sleeps where it waits, or looks for calls first.
+class CallQueueTest : public ::testing::TestWithParam<std::chrono::microseconds> {
  protected:
   // Echoes calls, but for those that a test answers by itself.
   void Take(UnaryCallOfQueue* queued) {
@@ -153,12 +154,13 @@ class CallQueueTest : public ::testing::Test {
   ForwardService service_;
   QueueServer server_{&service_,
                       {Queued(&service_, &ForwardService::RequestForward,
-                              [this](UnaryCallOfQueue* queued) { Take(queued); })}};
+                              [this](UnaryCallOfQueue* queued) { Take(queued); })},
+                      {.busy_poll = GetParam()}};
   std::shared_ptr<grpc::Channel> channel_ =
       grpc::CreateChannel(server_.address(), grpc::InsecureChannelCredentials());
 };
 
-TEST_F(CallQueueTest, AnswersAndTellsOfTheEnd) {
+TEST_P(CallQueueTest, AnswersAndTellsOfTheEnd) {
   for (int i = 0; i < 100; ++i) {
     const Answer answer = Call("request " + std::to_string(i));
     EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
@@ -168,7 +170,7 @@ TEST_F(CallQueueTest, AnswersAndTellsOfTheEnd) {
   EXPECT_EQ(record_.cancelled, 0);
 }
 
-TEST_F(CallQueueTest, GivesErrorsWithMetadata) {
+TEST_P(CallQueueTest, GivesErrorsWithMetadata) {
   std::thread client([&] {
     const Answer answer = Call("keep");
     EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
@@ -183,7 +185,7 @@ TEST_F(CallQueueTest, GivesErrorsWithMetadata) {
   EXPECT_TRUE(record_.Wait(&record_.done, 1));
 }
 
-TEST_F(CallQueueTest, HoldsMoreCallsThanItAsksFor) {
+TEST_P(CallQueueTest, HoldsMoreCallsThanItAsksFor) {
   constexpr int kCalls = 150;
   std::vector<std::thread> clients;
   for (int i = 0; i < kCalls; ++i)
@@ -202,7 +204,7 @@ TEST_F(CallQueueTest, HoldsMoreCallsThanItAsksFor) {
 
 // Handlers that take long, by what they say or by the size of the request, keep nobody waiting
 // while a thread is free.
-TEST_F(CallQueueTest, GoesOnWhileAllThreadsButOneAreHeld) {
+TEST_P(CallQueueTest, GoesOnWhileAllThreadsButOneAreHeld) {
   std::mutex held;
   held.lock();
   std::atomic<int> holding = 0;
@@ -232,7 +234,7 @@ TEST_F(CallQueueTest, GoesOnWhileAllThreadsButOneAreHeld) {
   for (std::thread& client : clients) client.join();
 }
 
-TEST_F(CallQueueTest, TellsOfACancellation) {
+TEST_P(CallQueueTest, TellsOfACancellation) {
   grpc::ClientContext context;
   std::thread client(
       [&] { EXPECT_EQ(Call("keep", &context).status.error_code(), grpc::StatusCode::CANCELLED); });
@@ -247,7 +249,7 @@ TEST_F(CallQueueTest, TellsOfACancellation) {
 }
 
 // The end of the call comes on one thread while another runs the handler: it is told after that.
-TEST_F(CallQueueTest, TellsOfACancellationThatCameFirst) {
+TEST_P(CallQueueTest, TellsOfACancellationThatCameFirst) {
   grpc::ClientContext context;
   in_handler = [&](UnaryCallOfQueue& call) {
     call.MayTakeLong();  // so that another thread hears of it
@@ -264,7 +266,7 @@ TEST_F(CallQueueTest, TellsOfACancellationThatCameFirst) {
   EXPECT_TRUE(record_.Wait(&record_.done, 1));
 }
 
-TEST_F(CallQueueTest, LosesNoCallInAStormOfCancellations) {
+TEST_P(CallQueueTest, LosesNoCallInAStormOfCancellations) {
   constexpr int kClients = 8, kRounds = 60;
   std::vector<std::thread> clients;
   for (int i = 0; i < kClients; ++i)
@@ -286,7 +288,7 @@ TEST_F(CallQueueTest, LosesNoCallInAStormOfCancellations) {
   EXPECT_EQ(record_.done, record_.arrived);
 }
 
-TEST_F(CallQueueTest, RefusesWhatIsTooLargeAndGoesOn) {
+TEST_P(CallQueueTest, RefusesWhatIsTooLargeAndGoesOn) {
   for (int i = 0; i < 40; ++i) {
     const Answer answer = Call(std::string(kMaxMessage + 1, 'x'));
     EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
@@ -295,7 +297,7 @@ TEST_F(CallQueueTest, RefusesWhatIsTooLargeAndGoesOn) {
   EXPECT_EQ(Call("small").reply, "small");
 }
 
-TEST_F(CallQueueTest, GoesOnAfterCallsWithoutAMessage) {
+TEST_P(CallQueueTest, GoesOnAfterCallsWithoutAMessage) {
   grpc::GenericStub stub(channel_);
   for (int i = 0; i < 40; ++i) {
     grpc::ClientContext context;
@@ -315,7 +317,7 @@ TEST_F(CallQueueTest, GoesOnAfterCallsWithoutAMessage) {
   EXPECT_EQ(Call("with one").reply, "with one");
 }
 
-TEST_F(CallQueueTest, StopsOnceEveryCallIsAnswered) {
+TEST_P(CallQueueTest, StopsOnceEveryCallIsAnswered) {
   std::thread client([this] { EXPECT_FALSE(Call("keep").status.ok()); });
   ASSERT_TRUE(record_.Wait(&record_.arrived, 1));
   server_.Shutdown();
@@ -329,7 +331,7 @@ TEST_F(CallQueueTest, StopsOnceEveryCallIsAnswered) {
 }
 
 // Few handlers that take long keep no thread idle, though they have not said that they may.
-TEST_F(CallQueueTest, LetsAnotherLeadWhereHandlersTakeLong) {
+TEST_P(CallQueueTest, LetsAnotherLeadWhereHandlersTakeLong) {
   std::atomic<int> at_work = 0, most = 0;
   in_handler = [&](UnaryCallOfQueue&) {
     const int now = ++at_work;
@@ -346,6 +348,13 @@ TEST_F(CallQueueTest, LetsAnotherLeadWhereHandlersTakeLong) {
   for (std::thread& client : clients) client.join();
   EXPECT_GT(most.load(), 1);
 }
+
+// A leader that would look for an hour sees all that happens meanwhile.
+INSTANTIATE_TEST_SUITE_P(SleepingOrLooking, CallQueueTest,
+                         ::testing::Values(std::chrono::microseconds(0), std::chrono::hours(1)),
+                         [](const ::testing::TestParamInfo<std::chrono::microseconds>& mode) {
+                           return mode.param.count() > 0 ? "Looks" : "Sleeps";
+                         });
 
 // A stream of messages that answers each with itself, and ends with a message of its own.
 class EchoStream final : QueuedEvents {
@@ -402,7 +411,7 @@ class StreamOfQueueTest : public ::testing::Test {
       &service_,
       {Queued(&service_, &StreamService::RequestModelStreamInfer,
               [this](DuplexOfQueue* call) { (new EchoStream(record_, call))->Start(); })},
-      /*leaders=*/2};
+      {.leaders = 2}};
   std::unique_ptr<inference::GRPCInferenceService::Stub> stub_ =
       inference::GRPCInferenceService::NewStub(
           grpc::CreateChannel(server_.address(), grpc::InsecureChannelCredentials()));

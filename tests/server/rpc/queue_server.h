@@ -19,9 +19,16 @@ class QueueServer {
  public:
   static constexpr int kMaxMessage = 2 << 20, kThreads = 3;
 
-  QueueServer(grpc::Service* service, std::vector<QueuedMethod> methods, int leaders = 1)
-      : queue_(
-            std::make_unique<CallQueue>(CallQueue::Threads{.all = kThreads, .leaders = leaders})) {
+  struct Waiting {
+    int leaders = 1;
+    std::chrono::microseconds busy_poll{0};
+  };
+
+  QueueServer(grpc::Service* service, std::vector<QueuedMethod> methods)
+      : QueueServer(service, std::move(methods), Waiting()) {}
+  QueueServer(grpc::Service* service, std::vector<QueuedMethod> methods, const Waiting& waiting)
+      : queue_(std::make_unique<CallQueue>(CallQueue::Threads{
+            .all = kThreads, .leaders = waiting.leaders, .busy_poll = waiting.busy_poll})) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.SetMaxReceiveMessageSize(kMaxMessage);
