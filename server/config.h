@@ -45,7 +45,7 @@ struct ServerConfig {
   int64_t workers = 0;        // batches at a time; 0: half the cores, in [2, 16]
   int64_t max_instances = 0;  // batches of one model version at a time; 0: one per worker
   double batch_delay_seconds = 0;
-  double busy_poll_seconds = -1;  // -1: 100 us where one thread waits for calls
+  double busy_poll_seconds = -1;  // -1: 100 us while that pays
   std::string plan_cache_dir;
   std::string plan = "prefer";  // measure, prefer, require
   int64_t max_model_bytes = int64_t{1} << 30;

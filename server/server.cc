@@ -71,7 +71,8 @@ CallQueue::Threads CallThreadsFor(const ServerConfig& config) {
   double seconds = config.busy_poll_seconds;
   if (seconds < 0) seconds = threads.leaders == 1 && cores > 1 ? kBusyPollSeconds : 0;
   if (seconds > 0) threads.leaders = 1;
-  threads.busy_poll = std::chrono::microseconds(std::llround(1e6 * seconds));
+  threads.busy_poll = std::chrono::microseconds(std::llround(std::ceil(1e6 * seconds)));
+  threads.always_poll = config.busy_poll_seconds > 0;
   return threads;
 }
 

@@ -2,6 +2,7 @@
 #include "server/rpc/call_queue.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace deeppcr {
 namespace {
@@ -18,14 +19,11 @@ constexpr size_t kShortMessage = size_t{32} << 10;
 bool IsLong(const grpc::ByteBuffer& message) { return message.Length() > kShortMessage; }
 
 // So many events in a row that were there within this time are a sign that more of them wait, and
-// so is one that took so long: meanwhile nobody looked for others. (The first call after a pause
-// takes 100 us and more, as nothing is in the caches.) What one and two leaders cost few clients
-// and many: tests/bench/results/NOTES.md.
+// so is an arrival after one that took so long: meanwhile nobody looked for others. (The first call
+// after a pause takes 100 us and more, as nothing is in the caches.) What one and two leaders cost
+// few clients and many: tests/bench/results/NOTES.md.
 constexpr int kEventsInARow = 4;
 constexpr std::chrono::microseconds kAtOnce(10), kLong(250);
-
-// Calls that came one by one until the next one is looked for.
-constexpr int kLoneCalls = 8;
 
 constexpr std::chrono::milliseconds kLookInterval(2);
 
@@ -37,6 +35,7 @@ thread_local bool leads = false;
 CallQueue::CallQueue(const Threads& threads)
     : num_threads_(std::max(1, threads.all)),
       busy_poll_(threads.leaders > 1 ? std::chrono::microseconds(0) : threads.busy_poll),
+      polls_(threads.always_poll),
       free_places_(std::clamp(threads.leaders, 1, num_threads_)) {}
 
 CallQueue::~CallQueue() {
@@ -48,7 +47,6 @@ void CallQueue::AddTo(grpc::ServerBuilder* builder) { queue_ = builder->AddCompl
 
 void CallQueue::Start(std::vector<QueuedMethod> methods) {
   methods_ = std::move(methods);
-  asked_for_ = kAskedFor * static_cast<int64_t>(methods_.size());
   for (const QueuedMethod& ask : methods_) {
     for (int i = 0; i < kAskedFor; ++i) ask(*this);
   }
@@ -84,30 +82,24 @@ void CallQueue::Run() {
     const Clock::time_point asked = Lead() ? Clock::now() : done;
     if (!Next(&tag, &ok)) break;
     const Clock::time_point came = Clock::now();
-    come_at_once = came - asked < kAtOnce ? come_at_once + 1 : 0;
-    if (come_at_once >= kEventsInARow || took_long) Follow();
     const auto* event = static_cast<AnyQueuedCall::Event*>(tag);
+    const bool arrives = event->member == &AnyQueuedCall::OnArrival;
+    if (arrives && busy_poll_.count() > 0)
+      polls_.Came(unanswered_.load() == 0, came - std::exchange(last_arrival_, came));
+    come_at_once = came - asked < kAtOnce ? come_at_once + 1 : 0;
+    // The end of a call is soon done.
+    if (come_at_once >= kEventsInARow || (arrives && took_long && come_at_once > 0)) Follow();
     (event->call->*event->member)(ok);
     done = Clock::now();
-    took_long = done - came > kLong;
+    took_long = (took_long && !arrives) || done - came > kLong;
   }
   Follow();
-}
-
-// Tells whether to look for the next call, in the place of a lone leader: where calls come together
-// clients have more use for the core.
-bool CallQueue::MayPoll() {
-  if (busy_poll_.count() == 0) return false;
-  const int64_t in_progress = calls_.load() - asked_for_;
-  if (in_progress > 1) lone_calls_ = 0;
-  if (in_progress > 0) return false;
-  lone_calls_ = std::min(lone_calls_ + 1, kLoneCalls);
-  return lone_calls_ == kLoneCalls;
+  free_.notify_all();
 }
 
 // The next event; false once there will be none.
 bool CallQueue::Next(void** tag, bool* ok) {
-  if (MayPoll()) {
+  if (busy_poll_.count() > 0 && polls_.Looks() && unanswered_.load() == 0) {
     const Clock::time_point end = Clock::now() + busy_poll_;
     do {
       const auto status = queue_->AsyncNext(tag, ok, gpr_inf_past(GPR_CLOCK_MONOTONIC));
@@ -140,6 +132,8 @@ AnyQueuedCall::AnyQueuedCall(CallQueue& owner) : owner_(owner) {
   owner_.calls_.fetch_add(1);
   rpc_.AsyncNotifyWhenDone(&closed_);
 }
+
+void AnyQueuedCall::CountUnanswered(int64_t calls) { owner_.unanswered_.fetch_add(calls); }
 
 void AnyQueuedCall::MayTakeLong() { owner_.Follow(); }
 

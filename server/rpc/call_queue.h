@@ -21,6 +21,7 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/support/async_stream.h"
 #include "grpcpp/support/async_unary_call.h"
+#include "server/rpc/poll_policy.h"
 
 namespace deeppcr {
 
@@ -57,8 +58,10 @@ class CallQueue {
     int all = 1;      // at least 1
     int leaders = 1;  // of these, at most so many wait for events at a time
     // While calls come one by one, a lone leader looks for the next one for so long before it
-    // sleeps: waking takes as long as many a solve.
+    // sleeps: waking takes as long as many a solve. Always, or only as long as that brings calls
+    // sooner.
     std::chrono::microseconds busy_poll{0};
+    bool always_poll = false;
   };
 
   explicit CallQueue(const Threads& threads);
@@ -81,7 +84,6 @@ class CallQueue {
   friend class AnyQueuedCall;
 
   void Run();
-  bool MayPoll();
   bool Next(void** tag, bool* ok);
   bool Lead();
   void Follow();
@@ -91,9 +93,11 @@ class CallQueue {
   std::vector<QueuedMethod> methods_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;  // null before AddTo and after Stop
   std::vector<std::thread> threads_;
-  std::atomic<int64_t> calls_{0};  // that are served or asked for
-  int64_t asked_for_ = 0;          // of these
-  int lone_calls_ = 0;             // in a row; touched by a lone leader
+  std::atomic<int64_t> calls_{0};       // that are served or asked for
+  std::atomic<int64_t> unanswered_{0};  // of these, with one reply
+  // Touched by a lone leader.
+  PollPolicy polls_;
+  std::chrono::steady_clock::time_point last_arrival_;
   std::mutex mutex_;
   std::condition_variable free_;
   int free_places_;  // of leaders
@@ -126,6 +130,7 @@ class AnyQueuedCall {
   // Has the next call of this method asked for, and calls the handler with this one.
   virtual void Begin() noexcept = 0;
 
+  void CountUnanswered(int64_t calls);
   // Counts one event more that has to come before the call may go.
   void Await() { awaited_.fetch_add(1); }
 
@@ -204,6 +209,7 @@ class QueuedCall final : public AnyQueuedCall {
     if constexpr (kStreams) {
       writer_.Finish(status, &finished_);
     } else {
+      CountUnanswered(-1);
       writer_.FinishWithError(status, &finished_);
     }
   }
@@ -212,6 +218,7 @@ class QueuedCall final : public AnyQueuedCall {
     if constexpr (kStreams) {
       writer_.WriteAndFinish(reply, grpc::WriteOptions(), grpc::Status::OK, &finished_);
     } else {
+      CountUnanswered(-1);
       writer_.Finish(reply, grpc::Status::OK, &finished_);
     }
   }
@@ -221,6 +228,7 @@ class QueuedCall final : public AnyQueuedCall {
   ~QueuedCall() override = default;
 
   void Begin() noexcept override {
+    if constexpr (!kStreams) CountUnanswered(1);
     AskFor(source_, owner_);
     source_.handle(this);
   }

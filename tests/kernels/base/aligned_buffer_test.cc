@@ -28,6 +28,12 @@ constexpr int64_t kSizes[] = {0,           1,       15,          16,           1
                               kShared - 1, kShared, kShared + 1, kPage / 2,    kPage - 17,
                               kPage - 1,   kPage,   kPage + 1,   3 * kPage + 5};
 
+#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 int64_t ResidentBytes() {
   std::ifstream file("/proc/self/statm");
   int64_t pages = 0, resident = 0;
@@ -84,9 +90,7 @@ TEST(AlignedBufferTest, BlocksOfSharedPagesAreApart) {
 }
 
 TEST(AlignedBufferTest, SharedPagesGoBackToTheSystemWithTheirLastBlock) {
-#ifdef ABSL_HAVE_ADDRESS_SANITIZER
-  GTEST_SKIP() << "AddressSanitizer keeps what is freed";
-#endif
+  if (kSanitized) GTEST_SKIP() << "sanitizers have memory of their own, and keep what is freed";
   constexpr int64_t kBlocks = 64, kBytes = int64_t{1} << 20;
   const int64_t before = ResidentBytes();
   std::vector<AlignedBuffer<float>> blocks;
@@ -99,9 +103,7 @@ TEST(AlignedBufferTest, SharedPagesGoBackToTheSystemWithTheirLastBlock) {
 
 // Models and their systems come and go while others stay: what stays keeps few pages.
 TEST(AlignedBufferTest, HolesInSharedPagesAreUsedAgain) {
-#ifdef ABSL_HAVE_ADDRESS_SANITIZER
-  GTEST_SKIP() << "AddressSanitizer keeps what is freed";
-#endif
+  if (kSanitized) GTEST_SKIP() << "sanitizers have memory of their own, and keep what is freed";
   const int64_t before = ResidentBytes();
   std::mt19937 random(7);
   std::vector<AlignedBuffer<float>> kept;
@@ -125,9 +127,7 @@ TEST(AlignedBufferTest, HolesInSharedPagesAreUsedAgain) {
 
 // The rest of a page, taken and given back again and again beside a block that stays, is one hole.
 TEST(AlignedBufferTest, NeighbouringHolesBecomeOne) {
-#ifdef ABSL_HAVE_ADDRESS_SANITIZER
-  GTEST_SKIP() << "AddressSanitizer keeps what is freed";
-#endif
+  if (kSanitized) GTEST_SKIP() << "sanitizers have memory of their own, and keep what is freed";
   const AlignedBuffer<float> first(kShared);
   const int64_t before = ResidentBytes();
   for (int round = 0; round < 64; ++round) {
@@ -144,9 +144,7 @@ TEST(AlignedBufferTest, NeighbouringHolesBecomeOne) {
 // A child of fork takes and frees blocks, also its parent's, whatever the parent's threads were
 // about.
 TEST(AlignedBufferTest, ServesAChildOfFork) {
-#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
-  GTEST_SKIP() << "sanitizers have locks of their own";
-#endif
+  if (kSanitized) GTEST_SKIP() << "sanitizers have locks of their own";
   std::atomic<bool> done{false};
   std::thread busy([&] {
     while (!done.load()) AlignedBuffer<float> block(2 * kShared);
@@ -182,9 +180,7 @@ TEST(AlignedBufferTest, SaysSoWhereThereIsNoMemory) {
 // Threads take the blocks and this one frees them, as loads and unloads do, also after malloc has
 // learnt of larger blocks.
 TEST(AlignedBufferTest, LargeBlocksGoBackToTheSystemWhoeverTookThem) {
-#ifdef ABSL_HAVE_ADDRESS_SANITIZER
-  GTEST_SKIP() << "AddressSanitizer keeps what is freed";
-#endif
+  if (kSanitized) GTEST_SKIP() << "sanitizers have memory of their own, and keep what is freed";
   constexpr int64_t kBlocks = 8, kBytes = int64_t{4} << 20;
   void* volatile larger = std::malloc(size_t{16} << 20);
   std::free(larger);
