@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -71,7 +70,8 @@ CallQueue::Threads CallThreadsFor(const ServerConfig& config) {
   double seconds = config.busy_poll_seconds;
   if (seconds < 0) seconds = threads.leaders == 1 && cores > 1 ? kBusyPollSeconds : 0;
   if (seconds > 0) threads.leaders = 1;
-  threads.busy_poll = std::chrono::microseconds(std::llround(std::ceil(1e6 * seconds)));
+  threads.busy_poll =
+      std::chrono::ceil<std::chrono::microseconds>(std::chrono::duration<double>(seconds));
   threads.always_poll = config.busy_poll_seconds > 0;
   return threads;
 }

@@ -19,9 +19,9 @@ constexpr size_t kShortMessage = size_t{32} << 10;
 bool IsLong(const grpc::ByteBuffer& message) { return message.Length() > kShortMessage; }
 
 // So many events in a row that were there within this time are a sign that more of them wait, and
-// so is an arrival after one that took so long: meanwhile nobody looked for others. (The first call
-// after a pause takes 100 us and more, as nothing is in the caches.) What one and two leaders cost
-// few clients and many: tests/bench/results/NOTES.md.
+// so is one that comes after one that took so long: meanwhile nobody looked for others. (The first
+// call after a pause takes 100 us and more, as nothing is in the caches.) What one and two leaders
+// cost few clients and many: tests/bench/results/NOTES.md.
 constexpr int kEventsInARow = 4;
 constexpr std::chrono::microseconds kAtOnce(10), kLong(250);
 
@@ -83,18 +83,19 @@ void CallQueue::Run() {
     if (!Next(&tag, &ok)) break;
     const Clock::time_point came = Clock::now();
     const auto* event = static_cast<AnyQueuedCall::Event*>(tag);
-    const bool arrives = event->member == &AnyQueuedCall::OnArrival;
-    if (arrives && busy_poll_.count() > 0)
+    const bool ends =
+        event->member == &AnyQueuedCall::OnFinished || event->member == &AnyQueuedCall::OnClosed;
+    if (event->member == &AnyQueuedCall::OnArrival && busy_poll_.count() > 0)
       polls_.Came(unanswered_.load() == 0, came - std::exchange(last_arrival_, came));
     come_at_once = came - asked < kAtOnce ? come_at_once + 1 : 0;
     // The end of a call is soon done.
-    if (come_at_once >= kEventsInARow || (arrives && took_long && come_at_once > 0)) Follow();
+    if (come_at_once >= kEventsInARow || (!ends && took_long && come_at_once > 0)) Follow();
     (event->call->*event->member)(ok);
     done = Clock::now();
-    took_long = (took_long && !arrives) || done - came > kLong;
+    took_long = (took_long && ends) || done - came > kLong;
   }
   Follow();
-  free_.notify_all();
+  free_.notify_all();  // a wake that is lost keeps nobody from its end
 }
 
 // The next event; false once there will be none.

@@ -60,13 +60,9 @@ class BackendChoiceTest : public LoadedModelRig {
     backends_.push_back(std::move(cpu->backends.front()));
     absl::StatusOr<Model> model = ReadModel(model_.path(), {});
     if (!model.ok()) return model.status();
-    return PrepareModel(*std::move(model), {.backends = backends_,
-                                            .pool = &pool_,
-                                            .options = &options_,
-                                            .progress = [&](LoadNews news, std::string_view text) {
-                                              if (news == LoadNews::kProblem)
-                                                problems_ += std::string(text) + "\n";
-                                            }});
+    return PrepareModel(
+        *std::move(model),
+        {.backends = backends_, .pool = &pool_, .options = &options_, .progress = NotesProblems()});
   }
 
   std::vector<SelectedBackend> backends_;  // outlive their models

@@ -9,33 +9,37 @@
 namespace deeppcr::testing {
 namespace {
 
-using ComparisonTest = LoadedModelRig;
+class ComparisonTest : public LoadedModelRig {
+ protected:
+  static std::vector<absl::StatusOr<ResolvedOptions>> SequentialAndNewton(
+      const LoadedModel& model) {
+    return {model.Find()->Resolve({.solver = "sequential"}, 1),
+            model.Find()->Resolve({.solver = "newton"}, 1)};
+  }
 
-TEST_F(ComparisonTest, AComparisonPastItsDeadlineSaysSoThoughItWasCancelledToo) {
+  const std::vector<float> one_input_ = std::vector<float>(kWidth, 0.5F);
+  const SampleInputs one_{.num_samples = 1, .inputs = one_input_};
+};
+
+TEST_F(ComparisonTest, PastItsDeadlineSaysSoThoughItWasCancelledToo) {
   const auto model = Load().value();
-  const std::vector<float> inputs(kWidth, 0.5F);
-  const SampleInputs samples{.num_samples = 1, .inputs = inputs};
-  const std::vector options = {model->Find()->Resolve({.solver = "sequential"}, 1),
-                               model->Find()->Resolve({.solver = "newton"}, 1)};
+  const auto options = SequentialAndNewton(*model);
   CancelToken token(CancelToken::Clock::now());
   token.Cancel();
-  ExpectError(model->Find()->Compare(samples, options, {.repetitions = 1}, &token),
+  ExpectError(model->Find()->Compare(one_, options, {.repetitions = 1}, &token),
               absl::StatusCode::kDeadlineExceeded, "deadline");
 
   CancelToken cancelled;
   cancelled.Cancel();
-  ExpectError(model->Find()->Compare(samples, options, {.repetitions = 1}, &cancelled),
+  ExpectError(model->Find()->Compare(one_, options, {.repetitions = 1}, &cancelled),
               absl::StatusCode::kCancelled, "cancelled");
 }
 
-TEST_F(ComparisonTest, AComparisonOutOfTimeStopsRepeatingAndSaysWhatItHas) {
+TEST_F(ComparisonTest, OutOfTimeStopsRepeatingAndSaysWhatItHas) {
   const auto model = Load().value();
-  const std::vector<float> inputs(kWidth, 0.5F);
-  const SampleInputs samples{.num_samples = 1, .inputs = inputs};
-  const std::vector options = {model->Find()->Resolve({.solver = "sequential"}, 1),
-                               model->Find()->Resolve({.solver = "newton"}, 1)};
+  const auto options = SequentialAndNewton(*model);
   const auto rows =
-      model->Find()->Compare(samples, options, {.repetitions = 100, .seconds = 1e-9}, nullptr);
+      model->Find()->Compare(one_, options, {.repetitions = 100, .seconds = 1e-9}, nullptr);
   ASSERT_TRUE(rows.ok()) << rows.status();
   for (const ComparisonRow& row : *rows) {
     EXPECT_EQ(row.seconds.size(), 1U);

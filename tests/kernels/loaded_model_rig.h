@@ -44,6 +44,11 @@ class LoadedModelRig : public ::testing::Test {
             .ok());
   }
 
+  auto NotesProblems() {
+    return [this](LoadNews news, std::string_view text) {
+      if (news == LoadNews::kProblem) problems_ += std::string(text) + "\n";
+    };
+  }
   // Loads the model; problems_ then has the problems of the load.
   absl::StatusOr<LoadedPtr> Load(int64_t max_workspace_bytes = int64_t{1} << 28) {
     problems_.clear();
@@ -58,12 +63,7 @@ class LoadedModelRig : public ::testing::Test {
     auto engine = Engine::Create(options);
     if (!engine.ok()) return engine.status();
     engines_.push_back(*std::move(engine));
-    return engines_.back()->LoadModel(
-        model_.path(),
-        [&](LoadNews news, std::string_view text) {
-          if (news == LoadNews::kProblem) problems_ += std::string(text) + "\n";
-        },
-        token_, loaded);
+    return engines_.back()->LoadModel(model_.path(), NotesProblems(), token_, loaded);
   }
 
   TemporaryDirectory model_;

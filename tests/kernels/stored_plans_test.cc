@@ -20,6 +20,15 @@ class StoredPlansTest : public LoadedModelRig {
  protected:
   std::string PlanPath() const { return model_.File("plan.json"); }
 
+  // A plan file with this text is the error of a load that needs one, and a problem of others.
+  void ExpectNamed(const std::string& text, const std::string& problem) {
+    ASSERT_TRUE(WriteFileAtomically(PlanPath(), text).ok());
+    ExpectError(LoadWith({.backend = "cpu", .plan_mode = PlanMode::kRequire}),
+                absl::StatusCode::kInvalidArgument, problem);
+    ASSERT_TRUE(LoadWith({.backend = "cpu"}).ok());
+    EXPECT_NE(problems_.find(problem), std::string::npos) << problems_;
+  }
+
   // Removes cached plans: each least interval has a plan of its own.
   void ForgetPlans() {
     for (const auto& entry : std::filesystem::directory_iterator(plans_.path()))
@@ -139,24 +148,14 @@ TEST_F(StoredPlansTest, APlanFileOfAnotherBuildIsCheckedAndKept) {
 }
 
 TEST_F(StoredPlansTest, APlanFileThatIsNoneIsNamed) {
-  ASSERT_TRUE(WriteFileAtomically(PlanPath(), "{\"format\": 3}").ok());
-  ExpectError(LoadWith({.backend = "cpu", .plan_mode = PlanMode::kRequire}),
-              absl::StatusCode::kInvalidArgument, "plan.json: format: expected a string");
-  ASSERT_TRUE(LoadWith({.backend = "cpu"}).ok());
-  EXPECT_NE(problems_.find("plan.json: format"), std::string::npos) << problems_;
+  ExpectNamed("{\"format\": 3}", "plan.json: format: expected a string");
   // Nobody reads the file if the mode is kMeasure.
   ASSERT_TRUE(LoadWith({.backend = "cpu", .plan_mode = PlanMode::kMeasure}).ok());
   EXPECT_EQ(problems_, "");
 }
 
 // A write that was cut off leaves an empty file, which holds no plan but is not a missing file.
-TEST_F(StoredPlansTest, AnEmptyPlanFileIsNamedToo) {
-  ASSERT_TRUE(WriteFileAtomically(PlanPath(), "").ok());
-  ExpectError(LoadWith({.backend = "cpu", .plan_mode = PlanMode::kRequire}),
-              absl::StatusCode::kInvalidArgument, "plan.json: ");
-  ASSERT_TRUE(LoadWith({.backend = "cpu"}).ok());
-  EXPECT_NE(problems_.find("plan.json: "), std::string::npos) << problems_;
-}
+TEST_F(StoredPlansTest, AnEmptyPlanFileIsNamedToo) { ExpectNamed("", "plan.json: "); }
 
 TEST_F(StoredPlansTest, AReloadTakesOverThePlanThatServes) {
   const auto serving = LoadWith({.backend = "cpu"}).value();
