@@ -190,14 +190,13 @@ void AddServingFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(Real("batch_delay_seconds", "seconds", 0, 1, &C::batch_delay_seconds,
                        "A batch that is not full waits this long for more requests to come. 0: "
                        "take all that wait."));
-  specs.push_back(
-      Real("busy_poll_seconds", "seconds", -1, 1, &C::busy_poll_seconds,
-           "While calls come one by one, the thread that waits for them looks for the next one for "
-           "this long before it sleeps: one that comes within that time is answered sooner, for "
-           "which a core is kept busy. Above 0: always, and one thread at a time waits. -1: for "
-           "100 us, as long as calls come sooner for it, where one thread waits anyway: on 2 to 7 "
-           "cores without "
-           "TLS."));
+  specs.push_back(Real(
+      "busy_poll_seconds", "seconds", -1, 1, &C::busy_poll_seconds,
+      "While requests come one by one, the thread that waits for them looks for the next one "
+      "for this long before it sleeps: one that comes within that time is answered sooner, for "
+      "which a core is kept busy. Above 0: always, and one thread at a time waits. -1: for "
+      "100 us, as long as requests come sooner for it, where one thread waits anyway: on 2 to "
+      "7 cores without TLS."));
   specs.push_back(Integer("max_queue", "samples", 1, 1 << 20, &C::max_queue,
                           "Samples that may wait, per model version; more are refused."));
   specs.push_back(Real("max_queue_seconds", "seconds", 0, 86400, &C::max_queue_seconds,

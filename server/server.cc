@@ -23,6 +23,7 @@
 #include "kernels/base/strings.h"
 #include "nlohmann/json.hpp"
 #include "server/credentials.h"
+#include "server/rpc/call_threads.h"
 #include "server/rpc/shown.h"
 #include "server/schedule/warm_up.h"
 
@@ -34,8 +35,6 @@ using Clock = std::chrono::steady_clock;
 // gRPC's Shutdown waits this long wherever a client merely keeps an idle connection, so it must be
 // short; our own count says when calls are done.
 constexpr std::chrono::milliseconds kShutdownDeadline(300);
-// Of --busy_poll_seconds=-1.
-constexpr double kBusyPollSeconds = 100e-6;
 constexpr int kMaxSyncThreads = 16;
 constexpr std::chrono::milliseconds kLookInterval(1000);
 // A certificate and its key are replaced within less.
@@ -58,22 +57,10 @@ std::vector<std::string> SolverLabels() {
   return labels;
 }
 
-// Threads for calls, and how many of them lead. Those that wait in gRPC at a time wake one another
-// for every event: on few cores one alone does. But what comes through TLS is decrypted by whoever
-// waits, and others' calls would wait for it. One alone may also look for calls before it sleeps,
-// if that does not take the only core from those who make them.
-CallQueue::Threads CallThreadsFor(const ServerConfig& config) {
+// CPU seconds a second.
+double Cores() {
   const int cores = AvailableCores();
-  const int half = std::clamp(cores / 2, 2, 16);
-  const bool tls = !config.tls_cert.empty();
-  CallQueue::Threads threads{.all = tls ? 2 * half : half, .leaders = tls ? 2 * half : half / 2};
-  double seconds = config.busy_poll_seconds;
-  if (seconds < 0) seconds = threads.leaders == 1 && cores > 1 ? kBusyPollSeconds : 0;
-  if (seconds > 0) threads.leaders = 1;
-  threads.busy_poll =
-      std::chrono::ceil<std::chrono::microseconds>(std::chrono::duration<double>(seconds));
-  threads.always_poll = config.busy_poll_seconds > 0;
-  return threads;
+  return std::min(static_cast<double>(cores), ReadControlGroup().cores.value_or(cores));
 }
 
 int Milliseconds(double seconds) { return static_cast<int>(seconds * 1000); }
@@ -217,7 +204,8 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
                {.access_rate = config.access_log_rate, .slow_seconds = config.slow_seconds}},
       service_(context_),
       v2_service_(context_),
-      call_queue_(CallThreadsFor(config)),
+      call_queue_(CallThreadsFor(Cores(), !config.tls_cert.empty(), config.busy_poll_seconds),
+                  context_.unanswered),
       token_watch_(config.token_file) {
   // gRPC answers before Start is done with wiring: until then calls are refused.
   context_.draining.store(true);

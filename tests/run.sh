@@ -5,8 +5,8 @@
 # Runs the tests from a fresh clone: installs missing packages, checks sources and scripts, builds
 # once with warnings as errors (in build/test), compiles the CUDA sources where a toolkit is found,
 # and runs unit, conformance and integration tests and the replay of the fuzz corpora.
-#   --full        also slow tests, everything under ASan + UBSan, tests without gRPC under TSan, and
-#                 every fuzzer for 60 seconds (FUZZ_SECONDS)
+#   --full        also slow tests, the kernels for older GPUs, everything under ASan + UBSan, tests
+#                 without gRPC under TSan, and every fuzzer for 60 seconds (FUZZ_SECONDS)
 #   --only PART   of --full only plain, slow, asan, tsan or fuzz, as on a machine of several
 #   --jobs N      build jobs; default: every core, 1.5 GiB of free memory each
 #   --no_install  never call apt-get
@@ -110,6 +110,14 @@ compile_cuda() {
   "$nvcc" --version | grep -o 'release [^,]*' | sed "s|^|compiled by $nvcc, |" | tee "$work/detail"
 }
 
+# Compiles the kernels for GPUs without clusters, which what is shipped runs on too and build/test
+# leaves out.
+compile_for_older_gpus() {
+  local folder=build/older_gpus
+  cmake --preset test -B "$folder" -DCMAKE_CUDA_ARCHITECTURES=80-virtual >/dev/null &&
+    cmake --build "$folder" --parallel "$jobs" --target deeppcr_cuda_kernels
+}
+
 # Looks at the instructions that nvcc makes of the kernels.
 model_gpu() {
   tests/gpu/machine_model.py --nvcc "$1" --kept build/test/kernels/cuda/kept --check 2>&1 | tee "$work/model"
@@ -149,6 +157,11 @@ plain_phases() {
 slow_phases() {
   local name
   phase "build of what is slow" build test --target all --target deeppcr_slow_tests || return
+  if find_nvcc >/dev/null; then
+    phase "CUDA kernels for older GPUs" compile_for_older_gpus
+  else
+    skip "CUDA kernels for older GPUs" "no nvcc on PATH, in CUDA_HOME or in /usr/local/cuda"
+  fi
   if $install && ! make_environment torch tests/models/requirements.txt; then
     skip "current PyTorch" "PyPI is not reached: its exporters are not tested with"
   fi

@@ -32,9 +32,10 @@ thread_local bool leads = false;
 
 }  // namespace
 
-CallQueue::CallQueue(const Threads& threads)
+CallQueue::CallQueue(const Threads& threads, const std::atomic<int64_t>& unanswered)
     : num_threads_(std::max(1, threads.all)),
       busy_poll_(threads.leaders > 1 ? std::chrono::microseconds(0) : threads.busy_poll),
+      unanswered_(unanswered),
       polls_(threads.always_poll),
       free_places_(std::clamp(threads.leaders, 1, num_threads_)) {}
 
@@ -85,8 +86,10 @@ void CallQueue::Run() {
     const auto* event = static_cast<AnyQueuedCall::Event*>(tag);
     const bool ends =
         event->member == &AnyQueuedCall::OnFinished || event->member == &AnyQueuedCall::OnClosed;
-    if (event->member == &AnyQueuedCall::OnArrival && busy_poll_.count() > 0)
-      polls_.Came(unanswered_.load() == 0, came - std::exchange(last_arrival_, came));
+    const bool requests = event->member == &AnyQueuedCall::OnArrival ||
+                          (event->member == &AnyQueuedCall::OnRead && ok);
+    if (requests && busy_poll_.count() > 0)
+      polls_.Came(unanswered_.load() == 0, came - std::exchange(last_request_, came));
     come_at_once = came - asked < kAtOnce ? come_at_once + 1 : 0;
     // The end of a call is soon done.
     if (come_at_once >= kEventsInARow || (!ends && took_long && come_at_once > 0)) Follow();
@@ -133,8 +136,6 @@ AnyQueuedCall::AnyQueuedCall(CallQueue& owner) : owner_(owner) {
   owner_.calls_.fetch_add(1);
   rpc_.AsyncNotifyWhenDone(&closed_);
 }
-
-void AnyQueuedCall::CountUnanswered(int64_t calls) { owner_.unanswered_.fetch_add(calls); }
 
 void AnyQueuedCall::MayTakeLong() { owner_.Follow(); }
 

@@ -57,14 +57,16 @@ class CallQueue {
   struct Threads {
     int all = 1;      // at least 1
     int leaders = 1;  // of these, at most so many wait for events at a time
-    // While calls come one by one, a lone leader looks for the next one for so long before it
-    // sleeps: waking takes as long as many a solve. Always, or only as long as that brings calls
+    // While requests come one by one, a lone leader looks for the next one for so long before it
+    // sleeps: waking takes as long as many a solve. Always, or only as long as that brings requests
     // sooner.
     std::chrono::microseconds busy_poll{0};
     bool always_poll = false;
   };
 
-  explicit CallQueue(const Threads& threads);
+  // unanswered: requests that have come and have no answer yet, those within streams included;
+  // outlives the queue.
+  CallQueue(const Threads& threads, const std::atomic<int64_t>& unanswered);
   // Stops, without a limit of time. gRPC's server must have shut down, or never have started.
   ~CallQueue();
 
@@ -93,11 +95,11 @@ class CallQueue {
   std::vector<QueuedMethod> methods_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;  // null before AddTo and after Stop
   std::vector<std::thread> threads_;
-  std::atomic<int64_t> calls_{0};       // that are served or asked for
-  std::atomic<int64_t> unanswered_{0};  // of these, with one reply
+  std::atomic<int64_t> calls_{0};  // that are served or asked for
+  const std::atomic<int64_t>& unanswered_;
   // Touched by a lone leader.
   PollPolicy polls_;
-  std::chrono::steady_clock::time_point last_arrival_;
+  std::chrono::steady_clock::time_point last_request_;
   std::mutex mutex_;
   std::condition_variable free_;
   int free_places_;  // of leaders
@@ -130,7 +132,6 @@ class AnyQueuedCall {
   // Has the next call of this method asked for, and calls the handler with this one.
   virtual void Begin() noexcept = 0;
 
-  void CountUnanswered(int64_t calls);
   // Counts one event more that has to come before the call may go.
   void Await() { awaited_.fetch_add(1); }
 
@@ -209,7 +210,6 @@ class QueuedCall final : public AnyQueuedCall {
     if constexpr (kStreams) {
       writer_.Finish(status, &finished_);
     } else {
-      CountUnanswered(-1);
       writer_.FinishWithError(status, &finished_);
     }
   }
@@ -218,7 +218,6 @@ class QueuedCall final : public AnyQueuedCall {
     if constexpr (kStreams) {
       writer_.WriteAndFinish(reply, grpc::WriteOptions(), grpc::Status::OK, &finished_);
     } else {
-      CountUnanswered(-1);
       writer_.Finish(reply, grpc::Status::OK, &finished_);
     }
   }
@@ -228,7 +227,6 @@ class QueuedCall final : public AnyQueuedCall {
   ~QueuedCall() override = default;
 
   void Begin() noexcept override {
-    if constexpr (!kStreams) CountUnanswered(1);
     AskFor(source_, owner_);
     source_.handle(this);
   }

@@ -16,10 +16,11 @@ class PollPolicy {
  public:
   using Duration = std::chrono::nanoseconds;
   static constexpr int kLoneCalls = 8;  // one by one, until looking is thought of
-  static constexpr int kTrial = 32;     // calls with, and as many without
-  static constexpr int kKept = 2048;    // calls for which the better way is kept
+  static constexpr int kTrial = 128;    // calls with, and as many without
+  static constexpr int kKept = 4096;    // lone calls for which the better way is kept
   static constexpr double kGain = 0.9;  // of the time between calls: what pays
-  static constexpr Duration kLongest = std::chrono::milliseconds(1);  // that a pause counts for
+  // What a pause counts for at most: one alone is not to decide a trial.
+  static constexpr Duration kLongest = std::chrono::milliseconds(1);
 
   // always: looks while calls come one by one, without a trial.
   explicit PollPolicy(bool always) : always_(always) {}

@@ -54,7 +54,7 @@ class Kernels:
     def _cubin(self, source):
         if self.kept:
             room = self.kept / source.parent.relative_to(self.sources / 'kernels/cuda')
-            return room / f'{source.stem}.compute_90.sm_90.cubin'
+            return room / f'{source.stem}.sm_90.cubin'
         cubin = self.scratch / (source.relative_to(self.sources).as_posix().replace('/', '_') + '.cubin')
         if not cubin.exists():
             say(f'compiling {source.relative_to(self.sources)}')

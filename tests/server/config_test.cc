@@ -112,6 +112,8 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedCase{"Versions", "--versions=newest", "--versions: expected latest"},
         RefusedCase{"MaxInstances", "--max_instances=-1", "--max_instances: expected batches"},
         RefusedCase{"BusyPoll", "--busy_poll_seconds=2", "--busy_poll_seconds: expected seconds"},
+        RefusedCase{"BusyPollBelowZero", "--busy_poll_seconds=-0.5",
+                    "--busy_poll_seconds: expected -1 or seconds in [0, 1], got -0.5"},
         RefusedCase{"BatchDelay", "--batch_delay_seconds=2", "--batch_delay_seconds: expected"},
         RefusedCase{"Plan", "--plan=guess",
                     "--plan: expected one of measure, prefer, require, got \"guess\""},

@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -19,8 +18,9 @@
 #include "deeppcr/v1/deeppcr.grpc.pb.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
-#include "inference/grpc_service.grpc.pb.h"
+#include "server/rpc/poll_policy.h"
 #include "server/rpc/responder.h"
+#include "tests/server/rpc/queue_rig.h"
 #include "tests/server/rpc/queue_server.h"
 
 namespace deeppcr {
@@ -28,38 +28,9 @@ namespace {
 
 using std::chrono::milliseconds;
 using ForwardService = v1::DeepPcr::WithRawMethod_Forward<v1::DeepPcr::Service>;
-using StreamService = inference::GRPCInferenceService::WithRawMethod_ModelStreamInfer<
-    inference::GRPCInferenceService::Service>;
 
 constexpr char kForward[] = "/deeppcr.v1.DeepPcr/Forward";
 constexpr int kMaxMessage = QueueServer::kMaxMessage, kThreads = QueueServer::kThreads;
-
-grpc::ByteBuffer BytesOf(const std::string& text) {
-  const grpc::Slice slice(text);
-  return grpc::ByteBuffer(&slice, 1);
-}
-std::string TextOf(const grpc::ByteBuffer& bytes) {
-  grpc::Slice slice;
-  if (!bytes.Valid() || !bytes.DumpToSingleSlice(&slice).ok()) return "invalid";
-  return {reinterpret_cast<const char*>(slice.begin()), slice.size()};
-}
-
-// The events of all calls of a test.
-struct EventCounts {
-  std::mutex mutex;
-  std::condition_variable changed;
-  int arrived = 0, cancelled = 0, done = 0;
-
-  void Count(int* what) {
-    const std::lock_guard lock(mutex);
-    ++*what;
-    changed.notify_all();
-  }
-  bool Wait(const int* what, int count) {
-    std::unique_lock lock(mutex);
-    return changed.wait_for(lock, std::chrono::seconds(30), [&] { return *what >= count; });
-  }
-};
 
 // A call that is gone once it is done, like those of the server.
 class EchoCall final : public CallEvents {
@@ -68,7 +39,14 @@ class EchoCall final : public CallEvents {
       : record_(record),
         request(TextOf(*call->request())),
         rpc(call->rpc()),
-        responder(*this, call) {}
+        responder_(*this, call) {
+    record.unanswered->fetch_add(1);
+  }
+
+  void Answer(const grpc::Status& status, grpc::ByteBuffer reply) {
+    record_.unanswered->fetch_sub(1);
+    responder_.Respond(status, std::move(reply));
+  }
 
   void OnCancelled() override {
     EXPECT_FALSE(std::exchange(cancelled_, true)) << "told twice";
@@ -89,12 +67,25 @@ class EchoCall final : public CallEvents {
  public:
   const std::string request;
   grpc::ServerContext* const rpc;
-  UnaryResponder responder;
+
+ private:
+  UnaryResponder responder_;
 };
 
-// The queue sleeps where it waits, or looks for calls first.
+// The queue sleeps where it waits, or looks for requests first.
 class CallQueueTest : public ::testing::TestWithParam<std::chrono::microseconds> {
  protected:
+  bool looks() const { return GetParam().count() > 0; }
+
+  // Calls until it looks.
+  void SetUp() override {
+    record_.unanswered = &server_.unanswered;
+    if (!looks()) return;
+    for (int i = 0; i < PollPolicy::kLoneCalls; ++i) Call("first");
+    ASSERT_TRUE(record_.Wait(&record_.done, PollPolicy::kLoneCalls));
+    record_.arrived = record_.done = 0;
+  }
+
   // Echoes calls, but for those that a test answers by itself.
   void Take(UnaryCallOfQueue* queued) {
     if (in_handler) in_handler(*queued);
@@ -103,7 +94,7 @@ class CallQueueTest : public ::testing::TestWithParam<std::chrono::microseconds>
       const std::lock_guard lock(record_.mutex);
       kept_.push_back(call);
     } else {
-      call->responder.Respond(grpc::Status::OK, BytesOf(call->request));
+      call->Answer(grpc::Status::OK, BytesOf(call->request));
     }
     record_.Count(&record_.arrived);
   }
@@ -180,7 +171,7 @@ TEST_P(CallQueueTest, GivesErrorsWithMetadata) {
   ASSERT_TRUE(record_.Wait(&record_.arrived, 1));
   EchoCall* call = Kept();
   call->rpc->AddTrailingMetadata("hint", "7");
-  call->responder.Respond({grpc::StatusCode::RESOURCE_EXHAUSTED, "full"}, BytesOf("not sent"));
+  call->Answer({grpc::StatusCode::RESOURCE_EXHAUSTED, "full"}, BytesOf("not sent"));
   client.join();
   EXPECT_TRUE(record_.Wait(&record_.done, 1));
 }
@@ -196,7 +187,7 @@ TEST_P(CallQueueTest, HoldsMoreCallsThanItAsksFor) {
   EXPECT_TRUE(record_.Wait(&record_.arrived, kCalls));
   for (int i = 0; i < kCalls; ++i) {
     EchoCall* call = Kept();
-    call->responder.Respond(grpc::Status::OK, BytesOf(call->request));
+    call->Answer(grpc::Status::OK, BytesOf(call->request));
   }
   for (std::thread& client : clients) client.join();
   EXPECT_TRUE(record_.Wait(&record_.done, kCalls));
@@ -244,7 +235,7 @@ TEST_P(CallQueueTest, TellsOfACancellation) {
   EXPECT_TRUE(record_.Wait(&record_.cancelled, 1));
   client.join();
   EXPECT_EQ(record_.done, 0);
-  Kept()->responder.Respond(grpc::Status::OK, BytesOf("late"));
+  Kept()->Answer(grpc::Status::OK, BytesOf("late"));
   EXPECT_TRUE(record_.Wait(&record_.done, 1));
 }
 
@@ -262,7 +253,7 @@ TEST_P(CallQueueTest, TellsOfACancellationThatCameFirst) {
   EXPECT_FALSE(Call("keep", &context).status.ok());
   ASSERT_TRUE(record_.Wait(&record_.cancelled, 1));
   ASSERT_TRUE(record_.Wait(&record_.arrived, 1));
-  Kept()->responder.Respond({grpc::StatusCode::CANCELLED, ""}, {});
+  Kept()->Answer({grpc::StatusCode::CANCELLED, ""}, {});
   EXPECT_TRUE(record_.Wait(&record_.done, 1));
 }
 
@@ -325,12 +316,13 @@ TEST_P(CallQueueTest, StopsOnceEveryCallIsAnswered) {
   client.join();
 
   EXPECT_FALSE(server_.queue().Stop(milliseconds(50)));
-  Kept()->responder.Respond({grpc::StatusCode::CANCELLED, ""}, {});
+  Kept()->Answer({grpc::StatusCode::CANCELLED, ""}, {});
   EXPECT_TRUE(server_.queue().Stop(std::chrono::seconds(30)));
   EXPECT_EQ(record_.done, 1);
 }
 
-// Few handlers that take long keep no thread idle, though they have not said that they may.
+// Few handlers that take long keep no thread idle, though they have not said that they may: not
+// even those of two clients, of which one waits in its socket while nobody looks there.
 TEST_P(CallQueueTest, LetsAnotherLeadWhereHandlersTakeLong) {
   std::atomic<int> at_work = 0, most = 0;
   in_handler = [&](UnaryCallOfQueue&) {
@@ -341,12 +333,32 @@ TEST_P(CallQueueTest, LetsAnotherLeadWhereHandlersTakeLong) {
     --at_work;
   };
   std::vector<std::thread> clients;
-  for (int i = 0; i < 3; ++i)
+  for (int i = 0; i < 2; ++i)
     clients.emplace_back([this] {
       for (int k = 0; k < 40; ++k) EXPECT_EQ(Call("request").reply, "request");
     });
   for (std::thread& client : clients) client.join();
   EXPECT_GT(most.load(), 1);
+}
+
+TEST_P(CallQueueTest, SleepsWhileARequestIsUnanswered) {
+  EXPECT_TRUE(looks() ? ComesToLook() : ComesToSleep());
+  std::thread client([this] { EXPECT_EQ(Call("keep").reply, "keep"); });
+  ASSERT_TRUE(record_.Wait(&record_.arrived, 1));
+  EXPECT_TRUE(ComesToSleep());
+  Kept()->Answer(grpc::Status::OK, BytesOf("keep"));
+  client.join();
+  EXPECT_TRUE(looks() ? ComesToLook() : ComesToSleep());
+}
+
+TEST_P(CallQueueTest, SleepsOnceRequestsHaveComeTogether) {
+  std::thread one([this] { EXPECT_EQ(Call("keep").reply, "reply"); });
+  std::thread other([this] { EXPECT_EQ(Call("keep").reply, "reply"); });
+  ASSERT_TRUE(record_.Wait(&record_.arrived, 2));
+  for (int i = 0; i < 2; ++i) Kept()->Answer(grpc::Status::OK, BytesOf("reply"));
+  one.join();
+  other.join();
+  EXPECT_TRUE(ComesToSleep());
 }
 
 // A leader that would look for an hour sees all that happens meanwhile.
@@ -356,125 +368,10 @@ INSTANTIATE_TEST_SUITE_P(SleepingOrLooking, CallQueueTest,
                            return mode.param.count() > 0 ? "Looks" : "Sleeps";
                          });
 
-// A stream of messages that answers each with itself, and ends with a message of its own.
-class EchoStream final : QueuedEvents {
- public:
-  EchoStream(EventCounts& record, DuplexOfQueue* call) : record_(record), call_(*call) {
-    call_.ReportTo(this);
-  }
-  void Start() { call_.Read(&message_); }
-
- private:
-  ~EchoStream() = default;
-
-  void OnReadDone(bool ok) override {
-    if (ok) return call_.Write(message_);
-    if (broken_) return call_.Finish(grpc::Status::CANCELLED);
-    call_.FinishWith(BytesOf("the end"));
-  }
-  void OnWriteDone(bool ok) override {
-    broken_ = broken_ || !ok;
-    message_.Clear();
-    call_.Read(&message_);
-  }
-  void OnCancel() override { record_.Count(&record_.cancelled); }
-  void OnDone() override {
-    EventCounts& record = record_;
-    delete this;
-    record.Count(&record.done);
-  }
-
-  EventCounts& record_;
-  DuplexOfQueue& call_;
-  grpc::ByteBuffer message_;
-  bool broken_ = false;
-};
-
-class StreamOfQueueTest : public ::testing::Test {
- protected:
-  using Stream =
-      grpc::ClientReaderWriter<inference::ModelInferRequest, inference::ModelStreamInferResponse>;
-
-  std::unique_ptr<Stream> Open(grpc::ClientContext* context) {
-    return stub_->ModelStreamInfer(context);
-  }
-  static inference::ModelInferRequest MessageOf(int number, size_t padding = 0) {
-    // What comes back is read as a reply, whose first field is text too.
-    inference::ModelInferRequest message;
-    message.set_model_name(std::to_string(number) + std::string(padding, '.'));
-    return message;
-  }
-
-  EventCounts record_;
-  StreamService service_;
-  QueueServer server_{
-      &service_,
-      {Queued(&service_, &StreamService::RequestModelStreamInfer,
-              [this](DuplexOfQueue* call) { (new EchoStream(record_, call))->Start(); })},
-      {.leaders = 2}};
-  std::unique_ptr<inference::GRPCInferenceService::Stub> stub_ =
-      inference::GRPCInferenceService::NewStub(
-          grpc::CreateChannel(server_.address(), grpc::InsecureChannelCredentials()));
-};
-
-TEST_F(StreamOfQueueTest, ReadsAndWritesUntilTheEnd) {
-  grpc::ClientContext context;
-  const auto stream = Open(&context);
-  inference::ModelStreamInferResponse reply;
-  for (int i = 0; i < 200; ++i) {
-    const size_t padding = i % 10 == 0 ? 100'000 : 0;
-    ASSERT_TRUE(stream->Write(MessageOf(i, padding)));
-    ASSERT_TRUE(stream->Read(&reply));
-    EXPECT_EQ(reply.error_message(), MessageOf(i, padding).model_name());
-  }
-  EXPECT_EQ(record_.done, 0);
-  stream->WritesDone();
-  // No field has the number that its first byte stands for.
-  EXPECT_FALSE(stream->Read(&reply));
-  stream->Finish();
-  EXPECT_TRUE(record_.Wait(&record_.done, 1));
-  EXPECT_EQ(record_.cancelled, 0);
-}
-
-// The end comes before any message.
-TEST_F(StreamOfQueueTest, MayBeEmpty) {
-  for (int i = 0; i < 40; ++i) {
-    grpc::ClientContext context;
-    const auto stream = Open(&context);
-    stream->WritesDone();
-    inference::ModelStreamInferResponse reply;
-    EXPECT_FALSE(stream->Read(&reply));
-    stream->Finish();
-  }
-  EXPECT_TRUE(record_.Wait(&record_.done, 40));
-  EXPECT_EQ(record_.cancelled, 0);
-}
-
-TEST_F(StreamOfQueueTest, EndsWhereverItIsCancelled) {
-  constexpr int kClients = 6, kRounds = 50;
-  std::vector<std::thread> clients;
-  for (int t = 0; t < kClients; ++t)
-    clients.emplace_back([this, t] {
-      for (int round = 0; round < kRounds; ++round) {
-        grpc::ClientContext context;
-        const auto stream = Open(&context);
-        const int written = (t + round) % 4;
-        for (int i = 0; i < written; ++i) stream->Write(MessageOf(i));
-        inference::ModelStreamInferResponse reply;
-        if (written > 0 && round % 2 == 0) stream->Read(&reply);
-        context.TryCancel();
-        EXPECT_FALSE(stream->Finish().ok());
-      }
-    });
-  for (std::thread& client : clients) client.join();
-  server_.Shutdown();
-  EXPECT_TRUE(server_.queue().Stop(std::chrono::seconds(30)));
-  EXPECT_EQ(record_.done, record_.cancelled);
-}
-
 TEST(CallQueueWithoutServerTest, Ends) {
+  const std::atomic<int64_t> unanswered(0);
   grpc::ServerBuilder builder;
-  CallQueue queue({.all = 5, .leaders = 2});
+  CallQueue queue({.all = 5, .leaders = 2}, unanswered);
   queue.AddTo(&builder);
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <tuple>
 #include <utility>
 
 namespace deeppcr {
@@ -53,13 +54,22 @@ TEST(PollPolicyTest, TriesAgain) {
             PollPolicy::kTrial + PollPolicy::kKept);
 }
 
-// One pause of a client decides nothing.
+// One pause of a client decides nothing, whichever half of a trial it is in.
 TEST(PollPolicyTest, CountsLongPausesForLittle) {
-  PollPolicy policy(false);
-  Looked(policy, PollPolicy::kLoneCalls + PollPolicy::kTrial, microseconds(200), microseconds(100));
-  policy.Came(true, std::chrono::hours(1));
-  EXPECT_EQ(Looked(policy, PollPolicy::kTrial + 8, microseconds(200), microseconds(100)),
-            PollPolicy::kTrial + 8);
+  for (const bool looking : {false, true}) {
+    // What one client gains at the least, and calls so short that a pause is many of them.
+    for (const auto& [sleeping, busy, pays] :
+         {std::tuple(200, 160, true), std::tuple(95, 109, false), std::tuple(150, 157, false)}) {
+      PollPolicy policy(false);
+      const int before = PollPolicy::kLoneCalls + (looking ? PollPolicy::kTrial : 0);
+      Looked(policy, before, microseconds(sleeping), microseconds(busy));
+      EXPECT_EQ(policy.Looks(), looking);
+      policy.Came(true, std::chrono::hours(1));
+      const int rest = (looking ? 1 : 2) * PollPolicy::kTrial - 1;
+      Looked(policy, rest, microseconds(sleeping), microseconds(busy));
+      EXPECT_EQ(policy.Looks(), pays) << looking << " " << sleeping << " " << busy;
+    }
+  }
 }
 
 TEST(PollPolicyTest, LeavesTheCoreToClientsWhoseCallsComeTogether) {

@@ -2,7 +2,9 @@
 #ifndef DEEPPCR_TESTS_SERVER_RPC_QUEUE_SERVER_H_
 #define DEEPPCR_TESTS_SERVER_RPC_QUEUE_SERVER_H_
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -21,14 +23,17 @@ class QueueServer {
 
   struct Waiting {
     int leaders = 1;
-    std::chrono::microseconds busy_poll{0};
+    std::chrono::microseconds busy_poll{0};  // always, while requests come one by one
   };
 
   QueueServer(grpc::Service* service, std::vector<QueuedMethod> methods)
       : QueueServer(service, std::move(methods), Waiting()) {}
   QueueServer(grpc::Service* service, std::vector<QueuedMethod> methods, const Waiting& waiting)
-      : queue_(std::make_unique<CallQueue>(CallQueue::Threads{
-            .all = kThreads, .leaders = waiting.leaders, .busy_poll = waiting.busy_poll})) {
+      : queue_(std::make_unique<CallQueue>(CallQueue::Threads{.all = kThreads,
+                                                              .leaders = waiting.leaders,
+                                                              .busy_poll = waiting.busy_poll,
+                                                              .always_poll = true},
+                                           unanswered)) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.SetMaxReceiveMessageSize(kMaxMessage);
@@ -42,6 +47,8 @@ class QueueServer {
     Shutdown();
     if (!queue_->Stop(std::chrono::minutes(1))) std::abort();
   }
+
+  std::atomic<int64_t> unanswered{0};  // kept by who answers
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   std::shared_ptr<grpc::Channel> InProcess() { return server_->InProcessChannel({}); }
