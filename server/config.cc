@@ -136,9 +136,6 @@ absl::Status CheckWhole(const ServerConfig& config) {
     return InvalidArgument("--admin_listen: expected another file than that of --socket, got ",
                            Quoted(config.socket, 200));
   }
-  if (config.busy_poll_seconds < 0 && config.busy_poll_seconds != -1)
-    return InvalidArgument("--busy_poll_seconds: expected -1 or seconds in [0, 1], got ",
-                           config.busy_poll_seconds);
   return CheckSecurity(config);
 }
 

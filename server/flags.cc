@@ -182,6 +182,26 @@ FlagSpec Probed(std::string name) {
   return spec;
 }
 
+FlagSpec BusyPollFlag() {
+  FlagSpec spec =
+      Real("busy_poll_seconds", "seconds", -1, 1, &ServerConfig::busy_poll_seconds,
+           "While requests come one by one, the thread that waits for them looks for the next one "
+           "for this long before it sleeps: one that comes within that time is answered sooner, "
+           "for which a core is kept busy. Above 0: always, and one thread at a time waits. -1: "
+           "for 100 us, as long as requests come sooner for it, where one thread waits anyway: on "
+           "2 to 7 cores without TLS.");
+  spec.unit = "-1 | seconds in [0, 1]";
+  spec.set = [set_real = spec.set, unit = spec.unit](std::string_view text, ServerConfig& config) {
+    ServerConfig read;
+    const double& seconds = read.busy_poll_seconds;
+    if (!set_real(text, read).ok() || (seconds < 0 && seconds != -1))
+      return Mismatch("busy_poll_seconds", unit, text);
+    config.busy_poll_seconds = seconds;
+    return absl::OkStatus();
+  };
+  return spec;
+}
+
 void AddServingFlags(std::vector<FlagSpec>& specs) {
   using C = ServerConfig;
   specs.push_back(Integer("max_instances", "batches", 0, 256, &C::max_instances,
@@ -190,13 +210,7 @@ void AddServingFlags(std::vector<FlagSpec>& specs) {
   specs.push_back(Real("batch_delay_seconds", "seconds", 0, 1, &C::batch_delay_seconds,
                        "A batch that is not full waits this long for more requests to come. 0: "
                        "take all that wait."));
-  specs.push_back(Real(
-      "busy_poll_seconds", "seconds", -1, 1, &C::busy_poll_seconds,
-      "While requests come one by one, the thread that waits for them looks for the next one "
-      "for this long before it sleeps: one that comes within that time is answered sooner, for "
-      "which a core is kept busy. Above 0: always, and one thread at a time waits. -1: for "
-      "100 us, as long as requests come sooner for it, where one thread waits anyway: on 2 to "
-      "7 cores without TLS."));
+  specs.push_back(BusyPollFlag());
   specs.push_back(Integer("max_queue", "samples", 1, 1 << 20, &C::max_queue,
                           "Samples that may wait, per model version; more are refused."));
   specs.push_back(Real("max_queue_seconds", "seconds", 0, 86400, &C::max_queue_seconds,

@@ -113,9 +113,8 @@ compile_cuda() {
 # Compiles the kernels for GPUs without clusters, which what is shipped runs on too and build/test
 # leaves out.
 compile_for_older_gpus() {
-  local folder=build/older_gpus
-  cmake --preset test -B "$folder" -DCMAKE_CUDA_ARCHITECTURES=80-virtual >/dev/null &&
-    cmake --build "$folder" --parallel "$jobs" --target deeppcr_cuda_kernels
+  deploy/build.sh --preset test --build_dir build/older_gpus --jobs "$jobs" \
+    --target deeppcr_cuda_kernels -- -DCMAKE_CUDA_ARCHITECTURES=80-virtual
 }
 
 # Looks at the instructions that nvcc makes of the kernels.

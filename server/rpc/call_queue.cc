@@ -89,11 +89,13 @@ void CallQueue::Run() {
     const bool requests = event->member == &AnyQueuedCall::OnArrival ||
                           (event->member == &AnyQueuedCall::OnRead && ok);
     if (requests && busy_poll_.count() > 0)
-      polls_.Came(unanswered_.load() == 0, came - std::exchange(last_request_, came));
+      polls_.Came(AllAnswered(), came - std::exchange(last_request_, came));
+    if (requests) beginning_.fetch_add(1);  // before another leads
     come_at_once = came - asked < kAtOnce ? come_at_once + 1 : 0;
     // The end of a call is soon done.
     if (come_at_once >= kEventsInARow || (!ends && took_long && come_at_once > 0)) Follow();
     (event->call->*event->member)(ok);
+    if (requests) beginning_.fetch_sub(1);
     done = Clock::now();
     took_long = (took_long && ends) || done - came > kLong;
   }
@@ -103,13 +105,13 @@ void CallQueue::Run() {
 
 // The next event; false once there will be none.
 bool CallQueue::Next(void** tag, bool* ok) {
-  if (busy_poll_.count() > 0 && polls_.Looks() && unanswered_.load() == 0) {
+  if (busy_poll_.count() > 0 && polls_.Looks() && AllAnswered()) {
     const Clock::time_point end = Clock::now() + busy_poll_;
     do {
       const auto status = queue_->AsyncNext(tag, ok, gpr_inf_past(GPR_CLOCK_MONOTONIC));
       if (status != grpc::CompletionQueue::TIMEOUT)
         return status == grpc::CompletionQueue::GOT_EVENT;
-    } while (Clock::now() < end);
+    } while (Clock::now() < end && AllAnswered());
   }
   return queue_->Next(tag, ok);
 }

@@ -87,6 +87,7 @@ class CallQueue {
 
   void Run();
   bool Next(void** tag, bool* ok);
+  bool AllAnswered() const { return unanswered_.load() + beginning_.load() == 0; }
   bool Lead();
   void Follow();
 
@@ -97,6 +98,7 @@ class CallQueue {
   std::vector<std::thread> threads_;
   std::atomic<int64_t> calls_{0};  // that are served or asked for
   const std::atomic<int64_t>& unanswered_;
+  std::atomic<int> beginning_{0};  // requests whose handlers may yet raise it
   // Touched by a lone leader.
   PollPolicy polls_;
   std::chrono::steady_clock::time_point last_request_;

@@ -58,7 +58,7 @@ struct ServiceContext {
   std::atomic<bool> leaving{false};    // not ready any more, whatever the models say
   CancelToken stop;                    // fires to cancel every call: by us, not by its client
   std::atomic<int64_t> calls{0};       // from arrival until gRPC is rid of the reply
-  std::atomic<int64_t> unanswered{0};  // from arrival until the reply is handed to gRPC
+  std::atomic<int64_t> unanswered{0};  // from arrival until the answer is made, not all of it sent
   std::atomic<int64_t> streams{0};     // open streams of many calls, however idle
   // Bytes of the replies of calls that solve nothing. Their budget is their own, so that a server
   // whose queue is full still says what it serves.

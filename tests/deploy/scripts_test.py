@@ -210,12 +210,12 @@ class RunTest(unittest.TestCase):
         result, calls = self.run_with('--full')
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         for wanted in ('deploy/install.sh test fuzz image', '--preset asan', '--preset tsan',
-                       '--preset fuzz', 'build/asan', '-L no_grpc', '-L slow', '--seconds 60'):
+                       '--preset fuzz', 'build/older_gpus', 'build/asan', '-L no_grpc', '-L slow', '--seconds 60'):
             self.assertTrue([call for call in calls if wanted in call], wanted)
 
     def test_any_failing_phase_fails_the_run(self):
         for failing in ('deploy/install.sh', 'tests/lint/run.sh', '--preset test', '-LE slow',
-                        '--target deeppcr_cuda', 'machine_model', '--preset asan', 'ctest --test-dir build/asan',
+                        '--target deeppcr_cuda', 'machine_model', 'build/older_gpus', '--preset asan', 'ctest --test-dir build/asan',
                         'ctest --test-dir build/tsan', 'tests/fuzz/run.sh', '-L slow'):
             with self.subTest(failing):
                 result, _ = self.run_with('--full', failing=failing)

@@ -351,6 +351,24 @@ TEST_P(CallQueueTest, SleepsWhileARequestIsUnanswered) {
   EXPECT_TRUE(looks() ? ComesToLook() : ComesToSleep());
 }
 
+// Another thread leads before the handler has counted its request.
+TEST_P(CallQueueTest, SleepsWhileAHandlerBegins) {
+  std::mutex held;
+  held.lock();
+  std::atomic<bool> holding = false;
+  in_handler = [&](UnaryCallOfQueue& call) {
+    call.MayTakeLong();
+    holding = true;
+    const std::lock_guard wait(held);
+  };
+  std::thread client([this] { EXPECT_EQ(Call("request").reply, "request"); });
+  while (!holding.load()) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_TRUE(ComesToSleep());
+  held.unlock();
+  client.join();
+  EXPECT_TRUE(looks() ? ComesToLook() : ComesToSleep());
+}
+
 TEST_P(CallQueueTest, SleepsOnceRequestsHaveComeTogether) {
   std::thread one([this] { EXPECT_EQ(Call("keep").reply, "reply"); });
   std::thread other([this] { EXPECT_EQ(Call("keep").reply, "reply"); });

@@ -2,6 +2,7 @@
 // Streams of a real gRPC server whose messages come through a queue.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -83,13 +84,14 @@ class StreamOfQueueTest : public ::testing::TestWithParam<QueueServer::Waiting> 
   }
 
   EventCounts record_;
-  EchoStream* newest_ = nullptr;
+  std::atomic<EchoStream*> newest_{nullptr};
   StreamService service_;
   QueueServer server_{&service_,
                       {Queued(&service_, &StreamService::RequestModelStreamInfer,
                               [this](DuplexOfQueue* call) {
-                                newest_ = new EchoStream(record_, call);
-                                newest_->Start();
+                                auto* const stream = new EchoStream(record_, call);
+                                newest_ = stream;
+                                stream->Start();
                               })},
                       GetParam()};
   std::unique_ptr<inference::GRPCInferenceService::Stub> stub_ =
@@ -168,7 +170,7 @@ TEST_P(StreamOfQueueTest, SleepsWhileItsRequestIsUnanswered) {
   ASSERT_TRUE(stream->Write(message));
   ASSERT_TRUE(record_.Wait(&record_.arrived, 1));
   EXPECT_TRUE(ComesToSleep());
-  newest_->Answer();
+  newest_.load()->Answer();
   ASSERT_TRUE(stream->Read(&reply));
   EXPECT_TRUE(looks ? ComesToLook() : ComesToSleep());
 }
