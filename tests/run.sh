@@ -128,10 +128,21 @@ model_gpu() {
 # Whether a part of the tests was asked for.
 wanted() { [ -z "$only" ] || [ "$only" = "$1" ]; }
 
+# Makes what the phases ask for later on, where PyPI is reached.
+plain_environments() {
+  make_environment nvdisasm tests/gpu/nvdisasm_requirements.txt
+  make_environment tritonclient tests/integration/tritonclient_requirements.txt
+  make_environment python tests/client/python/requirements.txt
+}
+
 plain_phases() {
   phase "sources and scripts" tests/lint/run.sh
-  phase "build (warnings are errors)" build test || return
-  local nvcc
+  # Waits for the network while the compiler works.
+  if $install; then plain_environments >/dev/null 2>&1 & fi
+  local built=true nvcc
+  phase "build (warnings are errors)" build test || built=false
+  wait
+  $built || return
   if nvcc="$(find_nvcc)"; then
     phase "CUDA module" compile_cuda "$nvcc"
     if $install && ! make_environment nvdisasm tests/gpu/nvdisasm_requirements.txt; then
