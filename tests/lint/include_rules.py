@@ -39,6 +39,10 @@ METRICS_LIBRARIES = ('prometheus', 'microhttpd.h', 'curl')
 COMMAND_LINE_LIBRARIES = ('CLI',)
 COMMON_LIBRARIES = ('absl', 'nlohmann')
 TEST_LIBRARIES = ('gtest', 'gmock', 'benchmark')
+TOOLKIT = re.compile(r'(cuda|cublas|nvrtc|cooperative_groups)[\w/]*\.h$|cuda/')
+# Sources that are compiled only where there is a CUDA toolkit. All others are compiled everywhere.
+WITH_TOOLKIT = ('kernels/cuda/cuda_module.cc', 'kernels/cuda/runtime/', 'tests/gpu/', 'tests/kernels/cuda/runtime/',
+                'tests/testing/simt/fake_')
 CUDA_FORBIDDEN = COMMON_LIBRARIES + RPC_LIBRARIES + METRICS_LIBRARIES + COMMAND_LINE_LIBRARIES + TEST_LIBRARIES
 
 
@@ -144,6 +148,8 @@ class Checker:
                 self.check_include(name, layer, quoted, path)
             if name.endswith(('.cu', '.cuh')):
                 self.check_cuda(name)
+            elif name.endswith('.cc') and not name.startswith(WITH_TOOLKIT):
+                self.check_toolkit(name)
         return self.complaints
 
     def complain(self, name, message):
@@ -167,17 +173,30 @@ class Checker:
         elif quoted and not path.startswith(GENERATED):
             self.complain(name, f'"{path}" is no file of this repository, seen from its root')
 
-    def check_cuda(self, name):
-        """nvcc sees neither abseil nor RPC libraries, not even through a header of ours."""
+    def others_seen_by(self, name):
+        """Yields (path, route) of what is not ours among all that a source includes through headers of ours."""
         seen, queue = {name}, [(name, name)]
         while queue:
             current, route = queue.pop()
             for _, path in includes_of(self.texts[current]):
-                if path.split('/')[0] in CUDA_FORBIDDEN or path.startswith(PROTO):
-                    self.complain(name, f'nvcc would see <{path}>, by way of {route}')
-                elif path in self.texts and path not in seen:
+                if path not in self.texts:
+                    yield path, route
+                elif path not in seen:
                     seen.add(path)
                     queue.append((path, f'{route} > {path}'))
+
+    def check_cuda(self, name):
+        """nvcc sees neither abseil nor RPC libraries, not even through a header of ours."""
+        for path, route in self.others_seen_by(name):
+            if path.split('/')[0] in CUDA_FORBIDDEN or path.startswith(PROTO):
+                self.complain(name, f'nvcc would see <{path}>, by way of {route}')
+
+    def check_toolkit(self, name):
+        """What is compiled without a CUDA toolkit sees none of its headers: machines that have them, perhaps
+        where every compiler looks, would compile what others do not."""
+        for path, route in self.others_seen_by(name):
+            if TOOLKIT.match(path):
+                self.complain(name, f'needs <{path}> of a CUDA toolkit, by way of {route}')
 
 
 def main(arguments):

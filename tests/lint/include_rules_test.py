@@ -96,6 +96,24 @@ class IncludeRulesTest(unittest.TestCase):
         self.assertEqual(len(found), 1, found)
         self.assertIn('kernels/cuda/mid.h > kernels/base/s.h', found[0])
 
+    def test_only_what_needs_a_toolkit_sees_its_headers(self):
+        for line in ('#include <cuda_runtime_api.h>', '#include <cublas_v2.h>', '#include "nvrtc.h"',
+                     '#include <cooperative_groups.h>', '#include <cuda/std/array>'):
+            found = self.complaints({'kernels/cuda/model.cc': line + '\n'})
+            self.assertTrue(any('toolkit' in complaint for complaint in found), line)
+            self.assertEqual(self.complaints({'kernels/cuda/runtime/device.cc': line.replace('"', '<', 1).replace('"', '>')
+                                              + '\n'}), [], line)
+        indirect = {
+            'kernels/cuda/width.h': header('kernels/cuda/width.h', '#include <cuda_runtime_api.h>'),
+            'kernels/cuda/places.h': header('kernels/cuda/places.h', '#include "kernels/cuda/width.h"'),
+            'kernels/cuda/source.cc': '#include "kernels/cuda/places.h"\n',
+        }
+        found = self.complaints(indirect)
+        self.assertEqual(len(found), 1, found)
+        self.assertIn('kernels/cuda/places.h > kernels/cuda/width.h', found[0])
+        self.assertEqual(self.complaints({'kernels/cuda/model.cc': '#include "kernels/cuda/cuda_model.h"\n',
+                                          'kernels/cuda/cuda_model.h': header('kernels/cuda/cuda_model.h', '')}), [])
+
     def test_includes_start_at_the_root(self):
         self.assert_refused('kernels/solver/a.cc', '#include "newton.h"', 'from its root')
 

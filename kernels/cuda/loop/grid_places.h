@@ -9,7 +9,6 @@
 
 #include "kernels/cuda/loop/interval_norms.h"
 #include "kernels/cuda/loop/interval_tree.h"
-#include "kernels/cuda/math/warp_width.h"
 #include "kernels/cuda/runtime/device_code.h"
 #include "kernels/cuda/tuning.h"
 #include "kernels/iteration/pass.h"
