@@ -19,6 +19,7 @@
 #include "kernels/cuda/loop/grid_scan.h"
 #include "kernels/cuda/loop/interval_norms.h"
 #include "kernels/cuda/loop/newton_args.h"
+#include "kernels/cuda/math/rounding_source.h"
 #include "kernels/cuda/runtime/copy_words.h"
 #include "kernels/cuda/runtime/device_code.h"
 #include "kernels/cuda/tuning.h"

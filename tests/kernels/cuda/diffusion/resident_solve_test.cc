@@ -298,7 +298,7 @@ TEST(ResidentSolveTest, EveryWaitIsNeeded) {
   std::vector<Launch> launches;
   launches.push_back({Process(12, 40, 13, 0.6), 4});
   launches.push_back({Process(12, 20, 40, 0.6), 20});
-  launches.push_back({Process(5, 20, 36, 0.6), 36});
+  launches.push_back({Process(5, 20, 40, 0.6), 40});
   const auto answer = [](const Launch& launch, const simt::Schedule& schedule) {
     DeviceOptions options = GridOf(launch.blocks);
     options.schedule = schedule;
