@@ -128,11 +128,15 @@ model_gpu() {
 # Whether a part of the tests was asked for.
 wanted() { [ -z "$only" ] || [ "$only" = "$1" ]; }
 
-# Makes what the phases ask for later on, where PyPI is reached.
+# Environments of PyPI's packages that the plain phases use.
+declare -A plain_requirements=(
+  [nvdisasm]=tests/gpu/nvdisasm_requirements.txt
+  [tritonclient]=tests/integration/tritonclient_requirements.txt
+  [python]=tests/client/python/requirements.txt)
+plain_environment() { make_environment "$1" "${plain_requirements[$1]}"; }
 plain_environments() {
-  make_environment nvdisasm tests/gpu/nvdisasm_requirements.txt
-  make_environment tritonclient tests/integration/tritonclient_requirements.txt
-  make_environment python tests/client/python/requirements.txt
+  local name
+  for name in "${!plain_requirements[@]}"; do plain_environment "$name"; done
 }
 
 plain_phases() {
@@ -145,7 +149,7 @@ plain_phases() {
   $built || return
   if nvcc="$(find_nvcc)"; then
     phase "CUDA module" compile_cuda "$nvcc"
-    if $install && ! make_environment nvdisasm tests/gpu/nvdisasm_requirements.txt; then
+    if $install && ! plain_environment nvdisasm; then
       skip "model of a GPU" "PyPI is not reached: what nvcc made of the kernels is not looked at"
     elif [ ! -d build/nvdisasm ] && ! command -v nvdisasm >/dev/null 2>&1; then
       skip "model of a GPU" "no nvdisasm: what nvcc made of the kernels is not looked at"
@@ -155,10 +159,10 @@ plain_phases() {
   else
     skip "CUDA module" "no nvcc on PATH, in CUDA_HOME or in /usr/local/cuda"
   fi
-  if $install && ! make_environment tritonclient tests/integration/tritonclient_requirements.txt; then
+  if $install && ! plain_environment tritonclient; then
     skip "tritonclient" "PyPI is not reached: the published client is not tested with"
   fi
-  if $install && ! make_environment python tests/client/python/requirements.txt; then
+  if $install && ! plain_environment python; then
     skip "Python client" "PyPI is not reached: the package is not tested"
   fi
   phase "tests" run_ctest build/test -LE slow
