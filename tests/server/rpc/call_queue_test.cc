@@ -81,9 +81,16 @@ class CallQueueTest : public ::testing::TestWithParam<std::chrono::microseconds>
   void SetUp() override {
     record_.unanswered = &server_.unanswered;
     if (!looks()) return;
-    for (int i = 0; i < PollPolicy::kLoneCalls; ++i) Call("first");
-    ASSERT_TRUE(record_.Wait(&record_.done, PollPolicy::kLoneCalls));
+    int calls = 0;
+    ASSERT_TRUE(ComesToLook([&] {
+      for (int i = 0; i < PollPolicy::kLoneCalls; ++i, ++calls) Call("first");
+    }));
+    ASSERT_TRUE(record_.Wait(&record_.done, calls));
     record_.arrived = record_.done = 0;
+  }
+  // Waits as its mode has it once nothing is unanswered.
+  bool ComesToWait() {
+    return looks() ? ComesToLook([this] { Call("another"); }) : ComesToSleep();
   }
 
   // Echoes calls, but for those that a test answers by itself.
@@ -342,13 +349,13 @@ TEST_P(CallQueueTest, LetsAnotherLeadWhereHandlersTakeLong) {
 }
 
 TEST_P(CallQueueTest, SleepsWhileARequestIsUnanswered) {
-  EXPECT_TRUE(looks() ? ComesToLook() : ComesToSleep());
+  EXPECT_TRUE(ComesToWait());
   std::thread client([this] { EXPECT_EQ(Call("keep").reply, "keep"); });
   ASSERT_TRUE(record_.Wait(&record_.arrived, 1));
   EXPECT_TRUE(ComesToSleep());
   Kept()->Answer(grpc::Status::OK, BytesOf("keep"));
   client.join();
-  EXPECT_TRUE(looks() ? ComesToLook() : ComesToSleep());
+  EXPECT_TRUE(ComesToWait());
 }
 
 // Another thread leads before the handler has counted its request.
@@ -366,7 +373,7 @@ TEST_P(CallQueueTest, SleepsWhileAHandlerBegins) {
   EXPECT_TRUE(ComesToSleep());
   held.unlock();
   client.join();
-  EXPECT_TRUE(looks() ? ComesToLook() : ComesToSleep());
+  EXPECT_TRUE(ComesToWait());
 }
 
 TEST_P(CallQueueTest, SleepsOnceRequestsHaveComeTogether) {

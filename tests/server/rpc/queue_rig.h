@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <ctime>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -39,10 +40,12 @@ inline double BusyWithin(std::chrono::milliseconds time) {
   return busy() - before;
 }
 
-// A thread that looks takes all of its core, or what others leave it.
+// A thread that looks takes all of its core, or what others leave it. Asks until one does: a
+// request that comes while the thread before has yet to note the end of its own is not a lone one.
 inline constexpr double kLooking = 0.02;
-inline bool ComesToLook() {
+inline bool ComesToLook(const std::function<void()>& ask) {
   for (int i = 0; i < 300; ++i) {
+    ask();
     if (BusyWithin(std::chrono::milliseconds(100)) > kLooking) return true;
   }
   return false;

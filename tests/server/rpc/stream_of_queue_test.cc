@@ -156,15 +156,19 @@ TEST_P(StreamOfQueueTest, EndsWhereverItIsCancelled) {
 
 // The requests of a stream are looked for like calls, and worked on without.
 TEST_P(StreamOfQueueTest, SleepsWhileItsRequestIsUnanswered) {
-  const bool looks = GetParam().busy_poll.count() > 0;
   grpc::ClientContext context;
   const auto stream = Open(&context);
   inference::ModelStreamInferResponse reply;
-  for (int i = 0; i < PollPolicy::kLoneCalls; ++i) {
-    ASSERT_TRUE(stream->Write(MessageOf(i)));
-    ASSERT_TRUE(stream->Read(&reply));
-  }
-  EXPECT_TRUE(looks ? ComesToLook() : ComesToSleep());
+  const auto comes_to_wait = [&] {
+    if (GetParam().busy_poll.count() == 0) return ComesToSleep();
+    return ComesToLook([&] {
+      for (int i = 0; i < PollPolicy::kLoneCalls; ++i) {
+        EXPECT_TRUE(stream->Write(MessageOf(i)));
+        EXPECT_TRUE(stream->Read(&reply));
+      }
+    });
+  };
+  EXPECT_TRUE(comes_to_wait());
   inference::ModelInferRequest message;
   message.set_model_name("keep");
   ASSERT_TRUE(stream->Write(message));
@@ -172,7 +176,7 @@ TEST_P(StreamOfQueueTest, SleepsWhileItsRequestIsUnanswered) {
   EXPECT_TRUE(ComesToSleep());
   newest_.load()->Answer();
   ASSERT_TRUE(stream->Read(&reply));
-  EXPECT_TRUE(looks ? ComesToLook() : ComesToSleep());
+  EXPECT_TRUE(comes_to_wait());
 }
 
 INSTANTIATE_TEST_SUITE_P(SleepingOrLooking, StreamOfQueueTest,
