@@ -57,12 +57,6 @@ std::vector<std::string> SolverLabels() {
   return labels;
 }
 
-// CPU seconds a second.
-double Cores() {
-  const int cores = AvailableCores();
-  return std::min(static_cast<double>(cores), ReadControlGroup().cores.value_or(cores));
-}
-
 int Milliseconds(double seconds) { return static_cast<int>(seconds * 1000); }
 
 ScheduleOptions ScheduleOptionsOf(const ServerConfig& config) {
@@ -204,7 +198,8 @@ Server::Server(const ServerConfig& config, std::unique_ptr<Engine> engine,
                {.access_rate = config.access_log_rate, .slow_seconds = config.slow_seconds}},
       service_(context_),
       v2_service_(context_),
-      call_queue_(CallThreadsFor(Cores(), !config.tls_cert.empty(), config.busy_poll_seconds),
+      call_queue_(CallThreadsFor(AvailableCoreSeconds(), !config.tls_cert.empty(),
+                                 config.busy_poll_seconds),
                   context_.unanswered),
       token_watch_(config.token_file) {
   // gRPC answers before Start is done with wiring: until then calls are refused.

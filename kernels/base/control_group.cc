@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/base/control_group.h"
 
+#include <sched.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -8,6 +11,7 @@
 #include <sstream>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 namespace deeppcr {
 namespace {
@@ -16,6 +20,7 @@ namespace fs = std::filesystem;
 
 // Limits of this many bytes and more are version 1's way of saying none.
 constexpr double kMostBytes = 1e18;
+constexpr int kMostCores = 1 << 20;
 
 template <typename T>
 void LowerTo(T value, std::optional<T>* least) {
@@ -110,15 +115,26 @@ ControlGroupLimits ReadControlGroup(const std::string& self, const std::string& 
   return limits;
 }
 
-int AvailableCores() {
-  static const int cores = [] {
-    // Counts those of the affinity mask.
-    const int allowed = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-    const std::optional<double> quota = ReadControlGroup().cores;
-    if (!quota.has_value() || *quota >= allowed) return allowed;
-    return std::max(1, static_cast<int>(std::ceil(*quota)));
-  }();
-  return cores;
+int AllowedCores() {
+  const int present = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  // The kernel refuses a mask that is shorter than its own.
+  for (int cores = std::max(present, CPU_SETSIZE); cores <= kMostCores; cores *= 2) {
+    std::vector<cpu_set_t> mask(CPU_ALLOC_SIZE(cores) / sizeof(cpu_set_t));
+    const size_t bytes = mask.size() * sizeof(cpu_set_t);
+    if (sched_getaffinity(getpid(), bytes, mask.data()) == 0)
+      return std::max(1, CPU_COUNT_S(bytes, mask.data()));
+  }
+  return present;
 }
+
+double AvailableCoreSeconds() {
+  static const double seconds = [] {
+    const double allowed = AllowedCores();
+    return std::min(allowed, ReadControlGroup().cores.value_or(allowed));
+  }();
+  return seconds;
+}
+
+int AvailableCores() { return static_cast<int>(std::ceil(AvailableCoreSeconds())); }
 
 }  // namespace deeppcr

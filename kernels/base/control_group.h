@@ -22,8 +22,16 @@ struct ControlGroupLimits {
 ControlGroupLimits ReadControlGroup(const std::string& self = "/proc/self/cgroup",
                                     const std::string& root = "/sys/fs/cgroup");
 
-// The cores that this process can keep busy: those that it may run on, and no more than its quota
-// of them, rounded up. At least 1. Read once. Thread-safe.
+// The cores that this process may run on by its affinity, that of its first thread, which taskset,
+// a cpuset of a container, or a policy of a cluster set. At least 1. Thread-safe.
+int AllowedCores();
+
+// CPU seconds a second that this process can use up: of every core that it may run on, and no more
+// than its quota. Above 0. Read once. Thread-safe.
+double AvailableCoreSeconds();
+
+// The cores that this process can keep busy, the last of them perhaps in part: the seconds of
+// above, rounded up. At least 1. Thread-safe.
 int AvailableCores();
 
 }  // namespace deeppcr

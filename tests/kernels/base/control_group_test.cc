@@ -2,6 +2,7 @@
 #include "kernels/base/control_group.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <filesystem>
 #include <fstream>
@@ -86,9 +87,26 @@ TEST_F(ControlGroupTest, NonsenseLimitsNothing) {
   EXPECT_EQ(ReadControlGroup("/none", "/none").cores, std::nullopt);
 }
 
+TEST(AllowedCoresTest, AreThoseOfTheAffinity) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  EXPECT_EQ(AllowedCores(), CPU_COUNT(&before));
+  int first = 0;
+  while (!CPU_ISSET(first, &before)) ++first;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(first, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  EXPECT_EQ(AllowedCores(), 1);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
+  EXPECT_EQ(AllowedCores(), CPU_COUNT(&before));
+}
+
 TEST(AvailableCoresTest, AreThoseOfTheMachineAtMost) {
   EXPECT_GE(AvailableCores(), 1);
   EXPECT_LE(AvailableCores(), std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+  EXPECT_GT(AvailableCoreSeconds(), AvailableCores() - 1);
+  EXPECT_LE(AvailableCoreSeconds(), AvailableCores());
 }
 
 }  // namespace
