@@ -39,11 +39,18 @@ METRICS_LIBRARIES = ('prometheus', 'microhttpd.h', 'curl')
 COMMAND_LINE_LIBRARIES = ('CLI',)
 COMMON_LIBRARIES = ('absl', 'nlohmann')
 TEST_LIBRARIES = ('gtest', 'gmock', 'benchmark')
-TOOLKIT = re.compile(r'(cuda|cublas|nvrtc|cooperative_groups)[\w/]*\.h$|cuda/')
-# Sources that are compiled only where there is a CUDA toolkit. All others are compiled everywhere.
-WITH_TOOLKIT = ('kernels/cuda/cuda_module.cc', 'kernels/cuda/runtime/', 'tests/gpu/', 'tests/kernels/cuda/runtime/',
+# Sources that are compiled only where there is a CUDA toolkit. All others are compiled everywhere, and see none
+# but headers of these: of the system, and of libraries that every build has. The standard library's have no ending.
+WITH_TOOLKIT = ('kernels/cuda/cuda_module.cc', 'kernels/cuda/runtime/', 'tests/gpu/',
+                'tests/kernels/cuda/runtime/cuda_device_test.cc', 'tests/kernels/cuda/runtime/nvrtc_test.cc',
                 'tests/testing/simt/fake_')
+OF_THE_SYSTEM = ('arpa', 'dirent.h', 'dlfcn.h', 'fcntl.h', 'immintrin.h', 'linux', 'malloc.h', 'math.h', 'net',
+                 'netdb.h', 'netinet', 'poll.h', 'pthread.h', 'sanitizer', 'sched.h', 'signal.h', 'spawn.h', 'stddef.h',
+                 'stdint.h', 'strings.h', 'sys', 'time.h', 'unistd.h')
+OTHER_LIBRARIES = ('Eigen', 'boost', 'onnx', 'openssl', 'png.h', 'zlib.h')
+PLANTED = 'planted_faults.h'  # by tests/testing/simt/plant_faults.py
 CUDA_FORBIDDEN = COMMON_LIBRARIES + RPC_LIBRARIES + METRICS_LIBRARIES + COMMAND_LINE_LIBRARIES + TEST_LIBRARIES
+EVERYWHERE = CUDA_FORBIDDEN + OF_THE_SYSTEM + OTHER_LIBRARIES + (PLANTED,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +118,7 @@ LAYERS = (
 
 SOURCE_ENDINGS = ('.h', '.cc', '.cu', '.cuh')
 OUR_FOLDERS = ('kernels', 'proto', 'server', 'client', 'tests')
-INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.MULTILINE)
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.MULTILINE)
 
 
 def includes_of(text):
@@ -149,7 +156,7 @@ class Checker:
             if name.endswith(('.cu', '.cuh')):
                 self.check_cuda(name)
             elif name.endswith('.cc') and not name.startswith(WITH_TOOLKIT):
-                self.check_toolkit(name)
+                self.check_everywhere(name)
         return self.complaints
 
     def complain(self, name, message):
@@ -174,29 +181,31 @@ class Checker:
             self.complain(name, f'"{path}" is no file of this repository, seen from its root')
 
     def others_seen_by(self, name):
-        """Yields (path, route) of what is not ours among all that a source includes through headers of ours."""
+        """Yields (is_quoted, path, route) of what is not ours among all that a source includes through headers of
+        ours."""
         seen, queue = {name}, [(name, name)]
         while queue:
             current, route = queue.pop()
-            for _, path in includes_of(self.texts[current]):
+            for quoted, path in includes_of(self.texts[current]):
                 if path not in self.texts:
-                    yield path, route
+                    yield quoted, path, route
                 elif path not in seen:
                     seen.add(path)
                     queue.append((path, f'{route} > {path}'))
 
     def check_cuda(self, name):
         """nvcc sees neither abseil nor RPC libraries, not even through a header of ours."""
-        for path, route in self.others_seen_by(name):
+        for _, path, route in self.others_seen_by(name):
             if path.split('/')[0] in CUDA_FORBIDDEN or path.startswith(PROTO):
                 self.complain(name, f'nvcc would see <{path}>, by way of {route}')
 
-    def check_toolkit(self, name):
-        """What is compiled without a CUDA toolkit sees none of its headers: machines that have them, perhaps
-        where every compiler looks, would compile what others do not."""
-        for path, route in self.others_seen_by(name):
-            if TOOLKIT.match(path):
-                self.complain(name, f'needs <{path}> of a CUDA toolkit, by way of {route}')
+    def check_everywhere(self, name):
+        """What is compiled everywhere sees no headers but those of EVERYWHERE: machines that have others, of a CUDA
+        toolkit for instance, perhaps where every compiler looks, would compile what others do not."""
+        for quoted, path, route in self.others_seen_by(name):
+            of_the_standard = '.' not in path and '/' not in path
+            if not quoted and not of_the_standard and path.split('/')[0] not in EVERYWHERE:
+                self.complain(name, f'needs <{path}>, which is no header that every build has, by way of {route}')
 
 
 def main(arguments):
