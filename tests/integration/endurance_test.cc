@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "tests/integration/service_fixture.h"
+#include "tests/testing/sanitizers.h"
 
 extern char** environ;
 
@@ -78,9 +79,8 @@ class EnduranceTest : public ServiceTest {
 };
 
 TEST_F(EnduranceTest, ReloadsPlateau) {
-#if defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "AddressSanitizer keeps what is freed, and finds leaks by itself";
-#endif
+  if (testing::kAddressSanitizer)
+    GTEST_SKIP() << "AddressSanitizer keeps what is freed, and finds leaks by itself";
   // Every cycle loads, replaces and unloads the model, and so ends as it began.
   EXPECT_TRUE(Plateaus(Cycles(), [&](int) {
     ASSERT_TRUE(Load(1).ok());

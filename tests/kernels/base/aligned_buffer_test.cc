@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/config.h"
+#include "tests/testing/sanitizers.h"
 
 namespace deeppcr {
 namespace {
@@ -27,12 +27,6 @@ constexpr int64_t kShared = kSharedBytes / sizeof(float), kPage = kHugePageBytes
 constexpr int64_t kSizes[] = {0,           1,       15,          16,           17,
                               kShared - 1, kShared, kShared + 1, kPage / 2,    kPage - 17,
                               kPage - 1,   kPage,   kPage + 1,   3 * kPage + 5};
-
-#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 int64_t ResidentBytes() {
   std::ifstream file("/proc/self/statm");
@@ -90,7 +84,8 @@ TEST(AlignedBufferTest, BlocksOfSharedPagesAreApart) {
 }
 
 TEST(AlignedBufferTest, SharedPagesGoBackToTheSystemWithTheirLastBlock) {
-  if (kSanitized) GTEST_SKIP() << "sanitizers have memory of their own, and keep what is freed";
+  if (testing::kSanitized)
+    GTEST_SKIP() << "sanitizers have memory of their own, and keep what is freed";
   constexpr int64_t kBlocks = 64, kBytes = int64_t{1} << 20;
   const int64_t before = ResidentBytes();
   std::vector<AlignedBuffer<float>> blocks;
@@ -103,7 +98,8 @@ TEST(AlignedBufferTest, SharedPagesGoBackToTheSystemWithTheirLastBlock) {
 
 // Models and their systems come and go while others stay: what stays keeps few pages.
 TEST(AlignedBufferTest, HolesInSharedPagesAreUsedAgain) {
-  if (kSanitized) GTEST_SKIP() << "sanitizers have memory of their own, and keep what is freed";
+  if (testing::kSanitized)
+    GTEST_SKIP() << "sanitizers have memory of their own, and keep what is freed";
   const int64_t before = ResidentBytes();
   std::mt19937 random(7);
   std::vector<AlignedBuffer<float>> kept;
@@ -127,7 +123,8 @@ TEST(AlignedBufferTest, HolesInSharedPagesAreUsedAgain) {
 
 // The rest of a page, taken and given back again and again beside a block that stays, is one hole.
 TEST(AlignedBufferTest, NeighbouringHolesBecomeOne) {
-  if (kSanitized) GTEST_SKIP() << "sanitizers have memory of their own, and keep what is freed";
+  if (testing::kSanitized)
+    GTEST_SKIP() << "sanitizers have memory of their own, and keep what is freed";
   const AlignedBuffer<float> first(kShared);
   const int64_t before = ResidentBytes();
   for (int round = 0; round < 64; ++round) {
@@ -144,7 +141,7 @@ TEST(AlignedBufferTest, NeighbouringHolesBecomeOne) {
 // A child of fork takes and frees blocks, also its parent's, whatever the parent's threads were
 // about.
 TEST(AlignedBufferTest, ServesAChildOfFork) {
-  if (kSanitized) GTEST_SKIP() << "sanitizers have locks of their own";
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers have locks of their own";
   std::atomic<bool> done{false};
   std::thread busy([&] {
     while (!done.load()) AlignedBuffer<float> block(2 * kShared);
@@ -169,9 +166,7 @@ TEST(AlignedBufferTest, ServesAChildOfFork) {
 }
 
 TEST(AlignedBufferTest, SaysSoWhereThereIsNoMemory) {
-#ifdef ABSL_HAVE_ADDRESS_SANITIZER
-  GTEST_SKIP() << "AddressSanitizer ends the program instead";
-#endif
+  if (testing::kAddressSanitizer) GTEST_SKIP() << "AddressSanitizer ends the program instead";
   const AlignedBuffer<float> buffer(int64_t{1} << 46);
   EXPECT_FALSE(buffer.ok());
   EXPECT_EQ(buffer.size(), 0);
@@ -180,7 +175,8 @@ TEST(AlignedBufferTest, SaysSoWhereThereIsNoMemory) {
 // Threads take the blocks and this one frees them, as loads and unloads do, also after malloc has
 // learnt of larger blocks.
 TEST(AlignedBufferTest, LargeBlocksGoBackToTheSystemWhoeverTookThem) {
-  if (kSanitized) GTEST_SKIP() << "sanitizers have memory of their own, and keep what is freed";
+  if (testing::kSanitized)
+    GTEST_SKIP() << "sanitizers have memory of their own, and keep what is freed";
   constexpr int64_t kBlocks = 8, kBytes = int64_t{4} << 20;
   void* volatile larger = std::malloc(size_t{16} << 20);
   std::free(larger);

@@ -16,6 +16,7 @@
 #include "kernels/c_api/deeppcr.h"
 #include "kernels/engine.h"
 #include "tests/kernels/c_api/handles.h"
+#include "tests/testing/sanitizers.h"
 
 namespace deeppcr::testing {
 namespace {
@@ -436,9 +437,7 @@ int InAChild(deeppcr_engine* engine, deeppcr_model* model) {
 }
 
 TEST_F(CApiTest, AChildIsToldAndMakesItsOwn) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer ends a child that starts threads";
-#endif
+  if (kThreadSanitizer) GTEST_SKIP() << "ThreadSanitizer ends a child that starts threads";
   const Owned<deeppcr_model> model = Load(engine_.get(), "digits-mlp");
   const pid_t child = fork();
   if (child == 0) _exit(InAChild(engine_.get(), model.get()));

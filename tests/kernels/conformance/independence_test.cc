@@ -16,6 +16,7 @@
 #include "kernels/base/strings.h"
 #include "kernels/solver/registry.h"
 #include "tests/kernels/program/draft.h"
+#include "tests/testing/sanitizers.h"
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
 
@@ -245,8 +246,9 @@ class IndependenceTest : public ::testing::TestWithParam<size_t> {};
 
 TEST_P(IndependenceTest, OfSamplesThatOverflow) {
   const BackendCase& backend = BackendCases()[GetParam()];
-  // The executor of kernels takes a thousand times as long, the reference twenty times.
-  const bool slow = backend.max_steps < 100 || backend.name == "reference";
+  // The executor of kernels takes a thousand times as long, the reference twenty times, and what
+  // sanitizers watch as well.
+  const bool slow = backend.max_steps < 100 || backend.name == "reference" || kSanitized;
   const auto cases = slow ? CasesOf(12, {3}) : CasesOf(40, {1, 3, 5, 8, 17});
   int overflows = 0;
   for (const auto& system : cases) {

@@ -13,16 +13,9 @@
 #include "kernels/solver/registry.h"
 #include "tests/testing/backward_rig.h"
 #include "tests/testing/random_diffusion.h"
+#include "tests/testing/sanitizers.h"
 #include "tests/testing/solver_rig.h"
 #include "tests/testing/systems.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define DEEPPCR_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define DEEPPCR_SANITIZED 1
-#endif
-#endif
 
 namespace {
 
@@ -35,7 +28,8 @@ std::atomic<int64_t> allocations{0};
 
 }  // namespace
 
-#ifndef DEEPPCR_SANITIZED  // sanitizers bring their own malloc
+// Sanitizers bring their own malloc.
+#if !defined(ABSL_HAVE_ADDRESS_SANITIZER) && !defined(ABSL_HAVE_THREAD_SANITIZER)
 extern "C" void* __libc_malloc(size_t size);
 extern "C" void* __libc_calloc(size_t count, size_t size);
 extern "C" void* __libc_realloc(void* p, size_t size);
@@ -77,9 +71,7 @@ int64_t AllocationsOfRun(const SolverRig& rig, const ResolvedOptions& options, R
 }
 
 TEST(AllocationHookTest, SeesNewAndMalloc) {
-#ifdef DEEPPCR_SANITIZED
-  GTEST_SKIP() << "a sanitizer owns malloc in this build";
-#endif
+  if (kSanitized) GTEST_SKIP() << "a sanitizer owns malloc in this build";
   allocations = 0;
   counting = true;
   std::free(std::malloc(10));
@@ -89,9 +81,7 @@ TEST(AllocationHookTest, SeesNewAndMalloc) {
 }
 
 TEST_P(NoAllocationTest, NoSolverAllocatesOnTheRequestPath) {
-#ifdef DEEPPCR_SANITIZED
-  GTEST_SKIP() << "a sanitizer owns malloc in this build";
-#endif
+  if (kSanitized) GTEST_SKIP() << "a sanitizer owns malloc in this build";
   constexpr int64_t kSteps = 300, kSamples = 11;
   const RandomSystem system({.num_steps = kSteps,
                              .state_dim = 6,
@@ -193,9 +183,7 @@ class NoAllocationDiffusionTest : public ::testing::TestWithParam<bool> {
 };
 
 TEST_P(NoAllocationDiffusionTest, NoSolverAllocatesOnTheRequestPath) {
-#ifdef DEEPPCR_SANITIZED
-  GTEST_SKIP() << "a sanitizer owns malloc in this build";
-#endif
+  if (kSanitized) GTEST_SKIP() << "a sanitizer owns malloc in this build";
   int64_t fell_back = 0;
   for (const SolverRow& row : Solvers()) {
     if (!Suits(row, ShapeOf(DiffusionSpec()))) continue;
@@ -228,9 +216,7 @@ INSTANTIATE_TEST_SUITE_P(Processes, NoAllocationDiffusionTest, ::testing::Bool()
 
 // Both ways back, through layers and through a program with conditions, on two threads.
 TEST(NoAllocationBackwardTest, NoWayBackAllocatesOnTheRequestPath) {
-#ifdef DEEPPCR_SANITIZED
-  GTEST_SKIP() << "a sanitizer owns malloc in this build";
-#endif
+  if (kSanitized) GTEST_SKIP() << "a sanitizer owns malloc in this build";
   constexpr int64_t kSteps = 60, kSamples = 11, kColumns = 5;
   const RandomSystem stack({.num_steps = kSteps,
                             .state_dim = 6,
