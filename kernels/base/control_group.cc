@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 
 // Limits of this many bytes and more are version 1's way of saying none.
 constexpr double kMostBytes = 1e18;
+// Above what any kernel is built for.
 constexpr int kMostCores = 1 << 20;
 
 template <typename T>

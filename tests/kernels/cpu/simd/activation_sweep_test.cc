@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/base/control_group.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cpu/simd/exact_activation.h"
@@ -186,7 +187,7 @@ std::vector<Findings> Sweep(Activation activation) {
     const std::lock_guard lock(mutex);
     for (size_t k = 0; k < sets.size(); ++k) all[k].Add(own[k]);
   };
-  std::vector<std::thread> threads(std::clamp(std::thread::hardware_concurrency(), 1U, 8U));
+  std::vector<std::thread> threads(static_cast<size_t>(std::min(AvailableCores(), 8)));
   for (std::thread& t : threads) t = std::thread(work);
   for (std::thread& t : threads) t.join();
   return all;

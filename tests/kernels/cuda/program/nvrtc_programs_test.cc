@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/base/cancel_token.h"
+#include "kernels/base/control_group.h"
 #include "kernels/cuda/program/source.h"
 #include "kernels/cuda/runtime/nvrtc.h"
 #include "kernels/cuda/tuning.h"
@@ -95,7 +96,7 @@ TEST(NvrtcProgramsTest, Compile) {
   Tally all;
   std::mutex mutex;
   std::atomic<int> next = 1;
-  std::vector<std::jthread> threads(std::max(1U, std::thread::hardware_concurrency()));
+  std::vector<std::jthread> threads(static_cast<size_t>(AvailableCores()));
   for (std::jthread& thread : threads) {
     thread = std::jthread([&] {
       Tally tally;
