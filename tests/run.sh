@@ -225,6 +225,9 @@ asan_tests() {
 }
 
 asan_phases() {
+  if $install && { ! plain_environment tritonclient || ! plain_environment python; }; then
+    skip "Python clients, ASan + UBSan" "PyPI is not reached"
+  fi
   phase "build, ASan + UBSan" build asan && phase "tests, ASan + UBSan" asan_tests
 }
 
