@@ -359,6 +359,7 @@ class Preparation {
             .rates = with_.on.rates,
             .flops_in_all = seconds * with_.on.rates.flops_per_second,
             .seconds_of_timing = seconds,
+            .solves_at_once = [this](int64_t c) { return parts_.system->SolvesAtOnce(c); },
             .token = with_.token,
             .progress = [this](std::string_view text) { Say(text); }};
   }

@@ -119,7 +119,7 @@ class Checker {
     DEEPPCR_ASSIGN_OR_RETURN(const SpaceLimits limits, OracleLimits(check_));
     DEEPPCR_ASSIGN_OR_RETURN(oracle_, check_.oracle.NewSpace(limits));
     oracle_interval_ = limits.min_shooting_interval;
-    const auto iteration = oracle_->iteration();
+    const auto iteration = oracle_->iteration({});
     if (!std::holds_alternative<IterationPasses*>(iteration))
       return Internal("self-check: the other backend has its loop on a device");
     passes_ = std::get<IterationPasses*>(iteration);

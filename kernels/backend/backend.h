@@ -143,7 +143,9 @@ class SolveSpace {
   virtual PassCount GuessCoarse(int32_t sample) = 0;
   virtual void GuessAffine(int32_t sample) = 0;
   virtual void GuessTrajectory(int32_t sample, const float* trajectory) = 0;
-  virtual std::variant<IterationPasses*, IterationLoop*> iteration() = 0;
+  // The loop of a solve with this policy, from the last guess.
+  virtual std::variant<IterationPasses*, IterationLoop*> iteration(
+      const StoppingPolicy& policy) = 0;
 
   // kUnavailable: the device has failed, and all results read since then are void.
   virtual absl::Status status() const = 0;
@@ -218,6 +220,12 @@ class System {
   virtual absl::Status Repack(const DenseStackSpec& spec, int64_t begin, int64_t end) {
     (void)spec, (void)begin, (void)end;
     return absl::UnimplementedError("this backend cannot take other weights for this system");
+  }
+  // True where a Newton solve with C steps per interval and no warm sweeps goes without the host,
+  // and other C do not: its stages take less time than those of others.
+  virtual bool SolvesAtOnce(int64_t shooting_interval) const {
+    (void)shooting_interval;
+    return false;
   }
   // Takes the fitted guess. Only before the system serves. Errors: kResourceExhausted.
   virtual absl::Status SetAffineGuess(const AffineGuess& guess) = 0;

@@ -159,7 +159,9 @@ class CpuSpace final : public SolveSpace, public IterationPasses {
     }
   }
 
-  std::variant<IterationPasses*, IterationLoop*> iteration() override { return this; }
+  std::variant<IterationPasses*, IterationLoop*> iteration(const StoppingPolicy&) override {
+    return this;
+  }
   absl::Status status() const override { return absl::OkStatus(); }
 
   void Begin(int32_t) override {

@@ -61,6 +61,9 @@ class CudaSystem : public System {
     return NewCudaSpace(device_, SizesOf(device_.limits(), model_, limits),
                         [this](Workspace& work) { return NewRecurrence(work, model_); });
   }
+  bool SolvesAtOnce(int64_t shooting_interval) const override {
+    return cuda::SolvesAtOnce(device_.limits(), model_, shooting_interval);
+  }
   absl::Status SetAffineGuess(const AffineGuess& guess) override {
     return SetGuess(device_, model_, guess);
   }

@@ -20,17 +20,15 @@ class CudaSpace final : public SolveSpace {
  public:
   CudaSpace(Device& device, const SpaceSizes& sizes, const MakeRecurrence& make)
       : work_(device, sizes), recurrence_(make(work_)) {
-    if (ByWarps(sizes.shape.state_dim, work_.limits)) {
-      device_loop_.emplace(work_, *recurrence_);
-    } else {
-      pass_loop_.emplace(work_, *recurrence_);
-    }
+    const bool by_warps = ByWarps(sizes.shape.state_dim, work_.limits);
+    if (by_warps || sizes.solves_at_once) device_loop_.emplace(work_, *recurrence_);
+    if (!by_warps) pass_loop_.emplace(work_, *recurrence_);
   }
 
   absl::Status Allocate() {
     DEEPPCR_RETURN_IF_ERROR(work_.Allocate());
-    DEEPPCR_RETURN_IF_ERROR(device_loop_.has_value() ? device_loop_->Allocate()
-                                                     : pass_loop_->Allocate());
+    if (device_loop_.has_value()) DEEPPCR_RETURN_IF_ERROR(device_loop_->Allocate());
+    if (pass_loop_.has_value()) DEEPPCR_RETURN_IF_ERROR(pass_loop_->Allocate());
     return recurrence_->Allocate();
   }
 
@@ -93,8 +91,11 @@ class CudaSpace final : public SolveSpace {
     }
     work_.guess = {.states = work_.guesses.data()};
   }
-  std::variant<IterationPasses*, IterationLoop*> iteration() override {
-    if (device_loop_.has_value()) return &*device_loop_;
+  std::variant<IterationPasses*, IterationLoop*> iteration(const StoppingPolicy& policy) override {
+    const bool at_once =
+        !pass_loop_.has_value() ||
+        (device_loop_.has_value() && recurrence_->grid_tree(policy).num_intervals > 0);
+    if (at_once) return &*device_loop_;
     return &*pass_loop_;
   }
 
@@ -108,7 +109,7 @@ class CudaSpace final : public SolveSpace {
 
   Workspace work_;
   const std::unique_ptr<Recurrence> recurrence_;
-  // One of the two.
+  // One of the two, or both: then that of the device is for solves that one launch makes.
   std::optional<DeviceLoop> device_loop_;
   std::optional<PassLoop> pass_loop_;
 };

@@ -72,6 +72,12 @@ class Recurrence {
   virtual bool needs_kind() const { return false; }
 };
 
+// See System::SolvesAtOnce. Of most families no C is unlike the others.
+template <class Model>
+bool SolvesAtOnce(const LaunchLimits&, const Model&, int64_t) {
+  return false;
+}
+
 // The launches of a Process of block_recurrence.h.
 template <class Process>
 class BlockRecurrence : public Recurrence {

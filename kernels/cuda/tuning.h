@@ -160,7 +160,8 @@ constexpr int MinBackwardBlocks(int width) { return width == 8 ? 1 : 0; }
 template <int W>
 inline constexpr int kBackwardAhead = W < kWarpSize ? 4 : 2;
 // Largest sum of the scales of a residual stack's branches whose Jacobians tensor cores multiply:
-// such a product is too small by up to 2^-22 of itself, so the gradient is by 2^-16 (assumed).
+// such a product is too small by up to 2^-22 of itself, so the gradient is by 2^-16; and by 2^-10
+// where a solve's matrices are TF32, so these are by a few percent of their branches (assumed).
 inline constexpr float kMostBranches = 64;
 // Threads of a block that forms gradients of parameters, and the layers and samples of one launch,
 // whose vectors are gathered before (assumed).

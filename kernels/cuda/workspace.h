@@ -27,7 +27,8 @@ struct SpaceSizes {
   int64_t scratch = 0;          // floats of a sample for dense layers
   int64_t beside = 0;           // floats of a sample that the family has beside the above
   int64_t workspace_bytes = 0;  // of all samples that are solved in it at a time
-  int64_t loop_bytes = 0;       // memory that the loop has beside the above
+  int64_t loop_bytes = 0;       // memory that the loops have beside the above
+  bool solves_at_once = false;  // one launch may make solves of states that no warp holds
   int64_t product_bytes = 0;    // cuBLAS's workspace, where the loop multiplies matrices
   // Saturates instead of overflowing.
   int64_t bytes() const;

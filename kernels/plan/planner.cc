@@ -131,7 +131,22 @@ class Planner {
           (c == 1 || 2 * int64_t{c} <= bench_.shape().num_steps))
         intervals.push_back(c);
     }
+    AddAtOnce(row, static_cast<int32_t>(largest), &intervals);
     return intervals;
+  }
+
+  // Adds the least C with which the backend solves at once, where no other does; it goes first.
+  void AddAtOnce(const SolverRow& row, int32_t largest, std::vector<int32_t>* intervals) const {
+    const auto at_once = [&](int32_t c) {
+      return AtOnce(options_, {.solver = std::string(row.name), .shooting_interval = c});
+    };
+    if (std::any_of(intervals->begin(), intervals->end(), at_once)) return;
+    const auto first = static_cast<int32_t>(runner_.limits().min_shooting_interval);
+    for (int32_t c = first; c <= largest && 2 * int64_t{c} <= bench_.shape().num_steps; ++c) {
+      if (!at_once(c)) continue;
+      intervals->insert(intervals->begin(), c);
+      return;
+    }
   }
 
   absl::Status Search(const SolverRow& row, double flops) {

@@ -21,10 +21,11 @@ struct PlannerOptions {
   int32_t max_batch_size = 1;
   bool calibrated_guess = false;  // the system has a calibrated guess
   CostRates rates;
-  double flops_in_all = 1e11;          // counted work of all candidates; others are left out
-  double seconds_per_run = 30;         // limit for one sample, where a machine stands still
-  double seconds_of_timing = 4;        // later sample counts have no figures
-  const CancelToken* token = nullptr;  // may be null
+  double flops_in_all = 1e11;    // counted work of all candidates; others are left out
+  double seconds_per_run = 30;   // limit for one sample, where a machine stands still
+  double seconds_of_timing = 4;  // later sample counts have no figures
+  std::function<bool(int64_t)> solves_at_once;     // System::SolvesAtOnce; may be empty
+  const CancelToken* token = nullptr;              // may be null
   std::function<void(std::string_view)> progress;  // may be empty
 };
 

@@ -33,6 +33,13 @@ std::string Describe(const Trial& trial) {
   return trial.within_steps ? text : StrCat(text, " (more stages than steps: not for auto)");
 }
 
+bool AtOnce(const PlannerOptions& options, const PlanChoice& choice) {
+  const SolverRow* const row = FindSolver(choice.solver);
+  return options.solves_at_once != nullptr && row != nullptr && row->iterative &&
+         row->linearization == Linearization::kFull && choice.warm_sweeps == 0 &&
+         options.solves_at_once(choice.shooting_interval);
+}
+
 const Trial* BestOf(const std::vector<Trial>& trials, const CostRates& rates) {
   const bool within = std::any_of(trials.begin(), trials.end(),
                                   [](const Trial& t) { return t.met_tolerance && t.within_steps; });
@@ -44,7 +51,7 @@ const Trial* BestOf(const std::vector<Trial>& trials, const CostRates& rates) {
     if (eligible(trial) && (least == 0 || seconds < least)) least = seconds;
   }
   const auto order = [](const Trial& t) {
-    return std::tuple(t.cost.stages, t.cost.flops, t.choice.shooting_interval);
+    return std::tuple(!t.at_once, t.cost.stages, t.cost.flops, t.choice.shooting_interval);
   };
   for (const Trial& trial : trials) {
     if (!eligible(trial) || trial.cost.Seconds(rates, 1) > kEqualWork * least) continue;
@@ -164,7 +171,7 @@ int32_t TrialBench::IterationsWithin(const PlanChoice& choice, double max_flops)
 }
 
 absl::StatusOr<Trial> TrialBench::Run(const PlanChoice& choice, double max_flops) {
-  Trial trial{.choice = choice, .met_tolerance = true};
+  Trial trial{.choice = choice, .met_tolerance = true, .at_once = AtOnce(options_, choice)};
   ResolvedOptions resolved = Resolve(choice);
   resolved.max_iterations = IterationsWithin(choice, max_flops);
   if (resolved.max_iterations < 1)

@@ -23,6 +23,7 @@ struct Trial {
   bool met_tolerance = false;
   std::string why_not;       // reason where it did not meet the tolerance
   bool within_steps = true;  // no more dependent stages than steps, beyond which `auto` gives up
+  bool at_once = false;      // PlannerOptions::solves_at_once
   CountedCost cost;          // flops: mean, stages: worst
   double iterations = 0;     // mean
   double error = 0;          // worst
@@ -33,8 +34,12 @@ struct Trial {
 std::string Describe(const Trial& trial);
 
 // Cheapest trial that met the tolerance, among those within the steps if there are any; null if no
-// trial met the tolerance. Among trials of equal work, the trial with the fewest stages.
+// trial met the tolerance. Among trials of equal work, the trial with the fewest stages, of those
+// that solve at once if there are any.
 const Trial* BestOf(const std::vector<Trial>& trials, const CostRates& rates);
+
+// True if the backend solves so without the host (PlannerOptions::solves_at_once).
+bool AtOnce(const PlannerOptions& options, const PlanChoice& choice);
 
 class TrialBench {
  public:

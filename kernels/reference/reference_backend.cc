@@ -135,7 +135,9 @@ class ReferenceSpace final : public SolveSpace, public IterationPasses {
       states_[p][0].assign(z, z + dim_);
     }
   }
-  std::variant<IterationPasses*, IterationLoop*> iteration() override { return this; }
+  std::variant<IterationPasses*, IterationLoop*> iteration(const StoppingPolicy&) override {
+    return this;
+  }
   absl::Status status() const override { return absl::OkStatus(); }
 
   void Begin(int32_t) override {

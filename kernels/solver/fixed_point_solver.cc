@@ -205,7 +205,7 @@ void SolveFixedPoint(SolveSpace& space, const FixedPointOptions& options,
     scratch.progress[b].columns = cost.columns;
   }
   std::visit([&](auto* loop) { RunLoop(*loop, options, policy, samples, scratch); },
-             space.iteration());
+             space.iteration(policy));
   for (int32_t b = 0; b < n; ++b) *samples[b].report = ReportOf(scratch.progress[b]);
 }
 

@@ -259,8 +259,10 @@ bool Time(const std::string& name, const LaunchLimits& limits) {
     TimeWide(once ? 3 : 100, once ? 256 : 1024, limits);
   } else if (name == "W6") {
     for (const int dim : {64, 128}) {
-      TimePanels(1024, dim);
-      if (once) break;
+      TimePanels(1024, dim, limits);
+      if (!once) continue;
+      TimeResidentStack(PanelTrial(40, dim), 40, dim, limits);  // also on a GPU of a few blocks
+      break;
     }
   } else if (name == "shapes") {
     TimeShapes(limits);

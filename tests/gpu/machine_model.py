@@ -105,7 +105,8 @@ def predict(workload, kernels):
         parts.append(Part(launch, result.cycles * waves,
                           {unit: waves * held for unit, held in result.busy.items()},
                           list(flat(result.loops)), list(flat(alone.loops)), result.missed))
-        total += launch.times * (result.cycles * waves + workloads.LAUNCH_CYCLES)
+        launching = 0 if launch.beside else workloads.LAUNCH_CYCLES
+        total += launch.times * (result.cycles * waves + launching)
     return total, parts
 
 

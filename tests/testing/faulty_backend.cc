@@ -107,8 +107,8 @@ class FaultySpace final : public SolveSpace {
   void GuessTrajectory(int32_t sample, const float* trajectory) override {
     inner_->GuessTrajectory(sample, trajectory);
   }
-  std::variant<IterationPasses*, IterationLoop*> iteration() override {
-    passes_ = std::make_unique<FaultyPasses>(*std::get<IterationPasses*>(inner_->iteration()),
+  std::variant<IterationPasses*, IterationLoop*> iteration(const StoppingPolicy& policy) override {
+    passes_ = std::make_unique<FaultyPasses>(*std::get<IterationPasses*>(inner_->iteration(policy)),
                                              fault_, shape_.state_dim);
     return passes_.get();
   }

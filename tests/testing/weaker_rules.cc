@@ -22,7 +22,7 @@ class WeakSolve {
       : attack_(attack),
         rule_(rule),
         space_(*system.NewSpace({})),
-        passes_(*std::get<IterationPasses*>(space_->iteration())) {}
+        passes_(*std::get<IterationPasses*>(space_->iteration({}))) {}
 
   WeakClaim Run() {
     const ResolvedOptions& options = attack_.options;

@@ -12,6 +12,7 @@
 #include "kernels/cuda/loop/device_loop.h"
 #include "kernels/cuda/loop/grid_launcher.h"
 #include "kernels/cuda/loop/pass_loop.h"
+#include "kernels/cuda/loop/solve_places.h"
 #include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
@@ -28,10 +29,6 @@ int64_t TapeFloats(const LaunchLimits& device, const DiffusionModel& model,
   return SamplesInWorkspace(device, sizes) * sizes.intervals *
          DenoiserTape::Floats(model.view().denoiser);
 }
-
-// Limits of a solve of one launch: what a launch has numbers for, as each iteration may be followed
-// by a correction and the confirmations that a claim takes at most.
-constexpr int32_t kMostGridIterations = kMostGridPasses / 16;
 
 // Places and workspace that solves over the whole GPU need, of so many intervals or fewer.
 struct GridSolveSizes {
@@ -51,7 +48,10 @@ struct GridSolveSizes {
 class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView> {
  public:
   DiffusionRecurrence(Workspace& work, const DiffusionModel& model)
-      : ReverseProcessRecurrence(work, model.initial_scale()), model_(model), grid_(work) {}
+      : ReverseProcessRecurrence(work, model.initial_scale()),
+        model_(model),
+        grid_(work),
+        places_(work) {}
 
   absl::Status Allocate() override {
     DEEPPCR_RETURN_IF_ERROR(ReverseProcessRecurrence::Allocate());
@@ -65,8 +65,7 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
       DEEPPCR_RETURN_IF_ERROR(wide_.Allocate(work_.device, model_, sizes.intervals));
     DEEPPCR_RETURN_IF_ERROR(grid_.Allocate(PlanGrid(model_.view(), work_.limits)));
     const GridSolveSizes solve(work_.limits, model_.view(), sizes.intervals);
-    DEEPPCR_RETURN_IF_ERROR(work_.Take(&places_, MemoryKind::kDevice, solve.places));
-    if (solve.places > 0) Clear();
+    DEEPPCR_RETURN_IF_ERROR(places_.Allocate(solve.places));
     if (!model_.tables_per_sample()) return absl::OkStatus();
     DEEPPCR_RETURN_IF_ERROR(work_.Take(&conditions_, MemoryKind::kMapped, group * hidden));
     return work_.Take(&tables_, MemoryKind::kDevice, group * model_.table_floats());
@@ -111,15 +110,11 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
   bool needs_kind() const override { return model_.is_wide(); }
 
   IntervalTree grid_tree(const StoppingPolicy& policy) const override {
-    const bool newton = policy.linearization == Linearization::kFull && policy.warm_sweeps == 0 &&
-                        policy.max_iterations <= kMostGridIterations &&
-                        policy.max_iterations * work_.interval <= kMostGridSteps;
-    return newton ? PlanResidentSolve(model_.view(), work_.intervals, work_.limits)
-                  : IntervalTree(0, 1);
+    return MaySolveOverGrid(policy, work_.interval)
+               ? PlanResidentSolve(model_.view(), work_.intervals, work_.limits)
+               : IntervalTree(0, 1);
   }
   void LaunchGridSolve(int64_t sample, const NewtonArgs& newton) override {
-    if (!numbers_.HasNumbers()) Clear();
-    numbers_.base = places_.data();
     const PropagationArgs<DiffusionView> propagation = {
         .process = ProcessFrom(sample),
         .intervals = {newton.tree, newton.shooting_interval, kEveryMember, newton.workspace},
@@ -129,8 +124,7 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
         .kind = {}};
     work_.stream->Launch(ResidentSolveArgs{
         .resident = {propagation, newton.tree.per_block, GridBlocksOf(newton.tree), {tape_.data()}},
-        .solve = {newton, numbers_}});
-    numbers_.made += kMostGridPasses;
+        .solve = {newton, places_.Next()}});
   }
 
  private:
@@ -150,12 +144,6 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
                          propagation.num_members);
   }
 
-  // Before the first solve over the whole GPU, and again once in some minutes of load.
-  void Clear() {
-    ClearPlaces(work_, places_);
-    numbers_.made = 0;
-  }
-
   void LaunchModulation(int32_t num_samples) {
     if (work_.shape.input_dim > 0)
       work_.LaunchChain(model_.condition(),
@@ -171,11 +159,10 @@ class DiffusionRecurrence final : public ReverseProcessRecurrence<DiffusionView>
   }
 
   const DiffusionModel& model_;
-  GridLauncher grid_;              // for a wide denoiser
-  WidePropagation wide_;           // the same
-  DeviceBuffer<float> tape_;       // of a resident one
-  DeviceBuffer<uint64_t> places_;  // the same
-  GridPlaces numbers_ = {};
+  GridLauncher grid_;         // for a wide denoiser
+  WidePropagation wide_;      // the same
+  DeviceBuffer<float> tape_;  // of a resident one
+  SolvePlaces places_;        // the same
   // Mapped memory: [G, H].
   DeviceBuffer<float> conditions_;
   // Device memory: [G, L, modulation_floats], [G].
@@ -222,6 +209,12 @@ SpaceSizes SizesOf(const LaunchLimits& device, const DiffusionModel& model,
     sizes.product_bytes = model.is_wide() ? kLayerProductBytes : kTreeProductBytes;
   }
   return sizes;
+}
+
+bool SolvesAtOnce(const LaunchLimits& device, const DiffusionModel& model,
+                  int64_t shooting_interval) {
+  const int64_t intervals = NumIntervals(model.shape(), shooting_interval);
+  return PlanResidentSolve(model.view(), intervals, device).num_intervals > 0;
 }
 
 std::unique_ptr<Recurrence> NewRecurrence(Workspace& work, const DiffusionModel& model) {

@@ -12,6 +12,9 @@ namespace deeppcr::cuda {
 SpaceSizes SizesOf(const LaunchLimits& device, const DiffusionModel& model,
                    const SpaceLimits& limits);
 
+bool SolvesAtOnce(const LaunchLimits& device, const DiffusionModel& model,
+                  int64_t shooting_interval);
+
 // The reverse process of a diffusion model. Workspace and model outlive the result.
 std::unique_ptr<Recurrence> NewRecurrence(Workspace& work, const DiffusionModel& model);
 

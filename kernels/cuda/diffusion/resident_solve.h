@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/diffusion/resident_propagation.h"
+#include "kernels/cuda/loop/grid_scan.h"
 #include "kernels/cuda/loop/grid_solve.h"
 #include "kernels/cuda/runtime/device_code.h"
 
@@ -24,7 +25,8 @@ struct ResidentSolveArgs {
 constexpr int64_t ResidentSolveFloats(const DiffusionView& process, const IntervalTree& tree) {
   const DenoiserView& d = process.denoiser;
   const int64_t layers = ResidentLayerFloats(d);
-  return layers + GridSolveFloats(tree, process.width, ResidentFloats(d, tree.per_block) - layers);
+  return layers + GridSolveFloats(GridScanFloats(tree, process.width),
+                                  ResidentFloats(d, tree.per_block) - layers);
 }
 
 // Body of a cooperative launch of args.num_blocks() blocks of kResidentWarps, with
@@ -37,14 +39,15 @@ DEEPPCR_DEVICE void SolveResident(Context& context, const ResidentSolveArgs& arg
   const IntervalTree& tree = args.solve.newton.tree;
   const int64_t layers = ResidentLayerFloats(d);
   Propagation(context, args.resident, context.block()).CopyLayers();
-  SolveOverGrid<W>(context, args.solve, SharedFloats(context) + layers,
-                   ResidentFloats(d, tree.per_block) - layers, [&](IterationKind kind) {
-                     // Made anew for each pass, which has other uses for registers.
-                     Propagation propagation(context, args.resident,
-                                             context.Uniform(context.block()));
-                     propagation.TakeLayers();
-                     propagation.Propagate(kind);
-                   });
+  using Scan = GridScan<W, Context>;
+  SolveOverGrid<Scan>(context, args.solve, SharedFloats(context) + layers,
+                      ResidentFloats(d, tree.per_block) - layers, [&](IterationKind kind) {
+                        // Made anew for each pass, which has other uses for registers.
+                        Propagation propagation(context, args.resident,
+                                                context.Uniform(context.block()));
+                        propagation.TakeLayers();
+                        propagation.Propagate(kind);
+                      });
 }
 
 // Calls f(std::integral_constant<int, W>, std::integral_constant<int, kHiddenTiles>) for the sizes

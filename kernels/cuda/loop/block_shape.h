@@ -21,6 +21,7 @@
 #include "kernels/cuda/program/grid_steps.h"
 #include "kernels/cuda/program/kernel.h"
 #include "kernels/cuda/stack/panel_step.h"
+#include "kernels/cuda/stack/resident_stack_solve.h"
 #include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
@@ -172,6 +173,34 @@ constexpr IntervalTree PlanResidentSolve(const DiffusionView& process, int64_t n
   const bool fits = tree.per_block <= kResidentIntervals && 2 * GridBlocksOf(tree) >= blocks &&
                     ResidentSolveBytes(process, tree) <= limits.shared_bytes;
   return fits ? tree : none;
+}
+
+// The same of a dense stack (resident_stack_solve.h): the tree of a single block, in whose
+// workspace the states are left, of as many intervals as a GPU has blocks for with those that help,
+// and whose layers a block has room for.
+constexpr size_t ResidentStackBytes(int32_t intervals, int64_t shooting_interval) {
+  return static_cast<size_t>(ResidentStackFloats(intervals, shooting_interval)) * sizeof(float);
+}
+constexpr size_t ResidentStackBytes(const ResidentStackArgs& args) {
+  const NewtonArgs& newton = args.solve.newton;
+  return ResidentStackBytes(newton.tree.num_intervals, newton.shooting_interval);
+}
+constexpr int32_t MostHelpedIntervals(const LaunchLimits& limits) {
+  constexpr int32_t kMost = kResidentWarps * kWarpSize;  // a thread takes the norms of a block
+  int32_t intervals = limits.grid_blocks < kMost ? limits.grid_blocks : kMost;
+  while (intervals > 0 && HelpedShape{intervals}.blocks() > limits.grid_blocks) --intervals;
+  return intervals;
+}
+constexpr IntervalTree PlanResidentStack(int width, int64_t num_intervals,
+                                         int64_t shooting_interval, const LaunchLimits& limits) {
+  const IntervalTree none(0, 1);
+  if (width != kResidentStackWidth || num_intervals < 2 ||
+      num_intervals > MostHelpedIntervals(limits))
+    return none;
+  const auto intervals = static_cast<int32_t>(num_intervals);
+  return ResidentStackBytes(intervals, shooting_interval) <= limits.shared_bytes
+             ? IntervalTree(intervals, 1)
+             : none;
 }
 
 // Rows that pass through a step together: all, or as many as a block has memory for; 0 where the

@@ -11,6 +11,10 @@
 
 namespace deeppcr::cuda {
 
+int64_t DeviceLoopBytes(const SpaceSizes& sizes) {
+  constexpr auto kProgress = static_cast<int64_t>(sizeof(Progress));
+  return sizes.group * (kProgress + int64_t{sizeof(int32_t)}) + kWorkspaceGroup * kProgress;
+}
 int64_t WorkspaceBytesAtOnce(const LaunchLimits& device, const SpaceSizes& sizes) {
   const auto width = static_cast<int>(sizes.width);
   const auto intervals = static_cast<int32_t>(sizes.intervals);

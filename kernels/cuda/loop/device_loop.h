@@ -55,6 +55,8 @@ class DeviceLoop : public IterationLoop {
   DeviceBuffer<Progress> progress_;  // device memory, [kWorkspaceGroup]: of a solve in parts
 };
 
+// Bytes that the loop has where a space has another loop too.
+int64_t DeviceLoopBytes(const SpaceSizes& sizes);
 // Workspace of a sample: of a solve at once, 0 where the shared memory of a cluster is
 // enough; of a solve in parts, for the largest of the clusters that a launch may have.
 int64_t WorkspaceBytesAtOnce(const LaunchLimits& device, const SpaceSizes& sizes);

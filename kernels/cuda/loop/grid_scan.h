@@ -15,40 +15,15 @@
 
 #include "kernels/cuda/loop/block_memory.h"
 #include "kernels/cuda/loop/grid_places.h"
+#include "kernels/cuda/loop/grid_sites.h"
 #include "kernels/cuda/loop/interval_tree.h"
+#include "kernels/cuda/loop/newton_args.h"
 #include "kernels/cuda/math/warp_matrix.h"
 #include "kernels/cuda/runtime/device_code.h"
 #include "kernels/cuda/stack/warp_step.h"
 #include "kernels/iteration/pass.h"
 
 namespace deeppcr::cuda {
-
-// The barrier calls of a solve over a grid, beyond those of resident_block.h.
-enum GridSolveSite : int {
-  kAfterGridGuess = 96,
-  kAfterGridPropagation,
-  kAfterGridIntervals,
-  kAfterGridNode,
-  kBeforeGridRound,
-  kAfterGridPrefixes,
-  kBeforeGridGroup,
-  kForGroupMatrices,  // elements are awaited, not a barrier, as with the next ones
-  kForGroupVectors,
-  kForChainMatrices,
-  kForChainVectors,
-  kForNodeBefore,
-  kAfterGridNodes,
-  kAfterGroupPrefixes,
-  kBeforeGridChain,
-  kBeforeGridEntering,
-  kAfterGridChain,
-  kAfterGridNorms,
-  kForGridOutcomes,  // elements are awaited, not a barrier, as with the next one
-  kForGridHalo,
-  kAfterGridOutcomes,
-  kAfterGridProgress,
-  kNumGridSolveSites,
-};
 
 // Takes a vector through `count` nodes that follow one another: to that of each, at `vector` and
 // every kNumColumns W floats behind, adds what leaves the node before it. `matrix`: of the second
@@ -126,29 +101,44 @@ class NodePrefixes {
   const int most_;
 };
 
-template <int W, class Context>
+template <int W, class BlockContext>
 class GridScan {
  public:
-  static constexpr int kVectors = kNumColumns * W;
+  using Context = BlockContext;
+  static constexpr int kWidth = W, kVectors = kNumColumns * W, kRowsOfLane = 1;
+  static constexpr bool kHasHelpers = false;
 
-  // `workspace`: the block's, which has what propagation made of its intervals; `memory`:
-  // GridScanFloats of shared memory, aligned to 16 bytes.
-  DEEPPCR_DEVICE GridScan(Context& context, const GridPlaces& places, const BlockMemory& workspace,
+  static DEEPPCR_DEVICE int64_t Floats(const NewtonArgs& args) {
+    return GridScanFloats(args.tree, W);
+  }
+  static DEEPPCR_DEVICE int Givers(const Context& context, const IntervalTree&) {
+    return context.num_blocks();
+  }
+
+  // `memory`: Floats of shared memory, aligned to 16 bytes. What propagation made of the block's
+  // intervals is in its part of the workspace.
+  DEEPPCR_DEVICE GridScan(Context& context, const GridPlaces& places, const NewtonArgs& args,
                           float* memory)
       : context_(context),
         places_(places),
-        workspace_(workspace),
+        workspace_(
+            MemoryInWorkspace(args.workspace, args.tree, W, 0, context.Uniform(context.block()))),
         memory_(memory),
         blocks_(context.num_blocks()),
         block_(context.Uniform(context.block())),
         warp_(context.Uniform(context.warp())),
         row_(context.lane() % W),
-        count_(CountOf(workspace.tree, block_)) {}
+        count_(CountOf(args.tree, block_)) {}
 
   static DEEPPCR_DEVICE int CountOf(const IntervalTree& tree, int block) {
     const int left = tree.num_intervals - block * tree.per_block;
     return left < tree.per_block ? left : tree.per_block;
   }
+  DEEPPCR_DEVICE int32_t first() const { return block_ * workspace_.tree.per_block; }
+  DEEPPCR_DEVICE int32_t count() const { return count_; }
+  DEEPPCR_DEVICE float* State(int i) const { return workspace_.State(i); }
+  DEEPPCR_DEVICE float* Propagated(int i) const { return workspace_.Propagated(i); }
+  DEEPPCR_DEVICE int Row(int) const { return row_; }
 
   // Takes the vectors of the pass of this number to the block; matrices have that of the last pass
   // that formed some. Returns the number of stages.
@@ -170,7 +160,7 @@ class GridScan {
   // The lane's elements of the correction A_p d_{p-1} of the warp's interval, one of the block and
   // not the first of all.
   template <int N>
-  DEEPPCR_DEVICE void Correct(float (&corrections)[N]) {
+  DEEPPCR_DEVICE void Correct(int, float (&corrections)[N]) {
     DEEPPCR_UNROLL
     for (int v = 0; v < N; ++v) {
       float d = block_ > 0 ? Entering()[v * W + row_] : 0.0F;

@@ -6,17 +6,15 @@
 // own intervals in every pass, each a warp's at most. All decide on the next pass from the same
 // norms.
 //
-// A block waits for others three times a pass: for the nodes of its group, if it composes them; for
-// what goes before it (grid_scan.h); and for the outcomes of all, which it gives a pass by an
-// update of its own intervals. States stay in the block's part of a workspace.
+// A block waits for others: for what the scan of a pass wants (grid_scan.h, helped_scan.h), and for
+// the outcomes of all, which it gives a pass by an update of its own intervals.
 
 #include <math.h>
 
 #include <cstdint>
 
-#include "kernels/cuda/loop/block_memory.h"
 #include "kernels/cuda/loop/grid_places.h"
-#include "kernels/cuda/loop/grid_scan.h"
+#include "kernels/cuda/loop/grid_sites.h"
 #include "kernels/cuda/loop/interval_norms.h"
 #include "kernels/cuda/loop/newton_args.h"
 #include "kernels/cuda/math/rounding_source.h"
@@ -44,37 +42,47 @@ struct GridProgress {
   float floor;  // of relative norms
 };
 
-// Floats of shared memory of a block: the scan's, which propagation has before, and what is kept.
-constexpr int64_t GridSharedFloats(const IntervalTree& tree, int width, int64_t propagation) {
-  const int64_t scan = GridScanFloats(tree, width);
+// Floats of shared memory of a block: the scan's, which propagation may have before, and what is
+// kept.
+constexpr int64_t GridSharedFloats(int64_t scan, int64_t propagation) {
   return ((scan > propagation ? scan : propagation) + 3) / 4 * 4;
 }
-constexpr int64_t GridSolveFloats(const IntervalTree& tree, int width, int64_t propagation) {
-  return GridSharedFloats(tree, width, propagation) +
+constexpr int64_t GridSolveFloats(int64_t scan, int64_t propagation) {
+  return GridSharedFloats(scan, propagation) +
          int64_t{sizeof(GridProgress)} / int64_t{sizeof(float)};
 }
 
-// What a pass makes of what propagation left in the workspace. An object of its own for each pass:
-// during propagation registers are for what is propagated.
-template <int W, class Context>
+// What a pass makes of what propagation left. An object of its own for each pass: during
+// propagation registers are for what is propagated.
+//
+// A Scan says how the system of a pass is solved (grid_scan.h, helped_scan.h):
+//   kWidth, Context   W, and the context of a launch
+//   Givers            blocks of a launch that have intervals: its first ones
+//   first, count      the block's intervals, at most one for each of its warps
+//   State(i), Propagated(i)   y at the start of interval i of the block, or at the end of the last
+//                     one, and F at the end of interval i: [kNumColumns, W] each
+//   kRowsOfLane, Row(q)   rows of an interval that a lane of its warp has
+//   Run, Correct      the scan, and the correction of an interval by its warp
+template <class Scan>
 class GridPass {
  public:
-  // `memory`: GridScanFloats of shared memory, aligned to 16 bytes.
+  using Context = typename Scan::Context;
+  static constexpr int W = Scan::kWidth;
+
+  // `memory`: Scan::Floats of shared memory, aligned to 16 bytes.
   DEEPPCR_DEVICE GridPass(Context& context, const GridSolveArgs& args, float* memory,
                           GridProgress& kept)
       : context_(context),
         args_(args.newton),
         places_(args.places),
         kept_(kept),
-        blocks_(context.num_blocks()),
+        blocks_(Scan::Givers(context, args_.tree)),
         block_(context.Uniform(context.block())),
         warp_(context.Uniform(context.warp())),
-        row_(context.lane() % W),
-        first_(block_ * args_.tree.per_block),
-        workspace_(MemoryInWorkspace(args_.workspace, args_.tree, W, 0, block_)),
-        scan_(context, places_, workspace_, memory),
-        count_(scan_.CountOf(args_.tree, block_)),
-        own_norms_(reinterpret_cast<RelativeNorms*>(memory + GridScanFloats(args_.tree, W) -
+        scan_(context, places_, args_, memory),
+        first_(scan_.first()),
+        count_(scan_.count()),
+        own_norms_(reinterpret_cast<RelativeNorms*>(memory + Scan::Floats(args_) -
                                                     kResidentWarps * kNormFloats)) {}
 
   // ---- Before the first pass
@@ -85,7 +93,7 @@ class GridPass {
       kept_.number_of_matrices = 0;
       kept_.floor = static_cast<float>(fmin(args_.policy.floor(), double{kLargestFloat}));
     }
-    PlaceGuess();
+    if (IsGiver()) PlaceGuess();
     context_.SyncBlock(kAfterGridGuess);
   }
 
@@ -110,7 +118,7 @@ class GridPass {
         args_.shooting_interval +
         scan_.Run(kind, number, kind.forms_matrices() ? number : kept_.number_of_matrices) + 1;
     Update(kind);
-    GiveOutcome(pass, stop_word);
+    if (IsGiver()) GiveOutcome(pass, stop_word);
     AwaitOutcomes(pass);
     if (context_.thread() == 0) {
       Advance(kind, stages, pass == kMostGridPasses);
@@ -123,9 +131,9 @@ class GridPass {
   // ---- Behind the last pass
   DEEPPCR_DEVICE void WriteAnswer() const {
     if (block_ == 0 && context_.thread() == 0) CopyWords(kept_.progress, args_.outcomes);
-    if (block_ + 1 < blocks_) return;
+    if (block_ + 1 != blocks_) return;
     for (int i = context_.thread(); i < W; i += context_.num_threads())
-      args_.final_states[i] = workspace_.State(count_)[i];
+      args_.final_states[i] = scan_.State(count_)[i];
   }
 
  private:
@@ -138,6 +146,7 @@ class GridPass {
     if (args_.cancel == nullptr || block_ > 0 || context_.thread() > 0) return 0;
     return context_.LoadVolatile(args_.cancel);
   }
+  DEEPPCR_DEVICE bool IsGiver() const { return !Scan::kHasHelpers || block_ < blocks_; }
   DEEPPCR_DEVICE int64_t EndOf(int64_t p) const {
     const int64_t end = (p + 1) * args_.shooting_interval;
     return end < args_.stack.num_steps ? end : args_.stack.num_steps;
@@ -148,7 +157,7 @@ class GridPass {
                             args_.stack.state_dim, W);
     for (int32_t at = context_.thread(); at < (count_ + 1) * W; at += context_.num_threads()) {
       const int32_t i = at / W, p = first_ + i - 1, row = at % W;
-      float* const y = workspace_.State(i) + row;
+      float* const y = scan_.State(i) + row;
       *y = guess.At(p, EndOf(p), row);
       for (int v = 1; v < kNumColumns; ++v) y[v * W] = 0.0F;
     }
@@ -167,15 +176,18 @@ class GridPass {
   }
   template <int N>
   DEEPPCR_DEVICE IntervalNorms UpdateAs(IterationKind kind) {
-    float propagated[N], corrections[N] = {};
-    DEEPPCR_UNROLL
-    for (int v = 0; v < N; ++v) propagated[v] = workspace_.Propagated(warp_)[v * W + row_];
-    if (first_ + warp_ > 0) scan_.Correct(corrections);
     IntervalUpdate update(kind);
-    if (context_.lane() < W) {
+    DEEPPCR_UNROLL
+    for (int q = 0; q < Scan::kRowsOfLane; ++q) {
+      const int row = scan_.Row(q);
+      float propagated[N], corrections[N] = {};
+      DEEPPCR_UNROLL
+      for (int v = 0; v < N; ++v) propagated[v] = scan_.Propagated(warp_)[v * W + row];
+      if (first_ + warp_ > 0) scan_.Correct(q, corrections);
+      if (context_.lane() >= W) continue;
       DEEPPCR_UNROLL
       for (int v = 0; v < N; ++v)
-        update.Take(v, propagated[v], corrections[v], W, workspace_.State(warp_ + 1) + row_);
+        update.Take(v, propagated[v], corrections[v], W, scan_.State(warp_ + 1) + row);
     }
     return update.norms();
   }
@@ -202,7 +214,7 @@ class GridPass {
       }
     }
     if (block_ + 1 == blocks_) return;
-    const float* const last = workspace_.State(count_);
+    const float* const last = scan_.State(count_);
     for (int i = context_.thread(); i < kVectors; i += context_.num_threads())
       context_.StoreNumbered(to + GridPlaces::kNormElements + i, last[i], number);
   }
@@ -220,13 +232,13 @@ class GridPass {
       if (thread == 0) kept_.stop_word = static_cast<int32_t>(values[2][1]);
     }
     const int pair = context_.num_threads() - 1 - thread;  // the first threads have most to do
-    if (block_ > 0 && 2 * pair < kVectors) {
+    if (block_ > 0 && IsGiver() && 2 * pair < kVectors) {
       const uint64_t* const halo =
           places_.Outcome(pass, block_ - 1, blocks_, W) + GridPlaces::kNormElements;
       float values[2];
       context_.AwaitNumbered(halo + 2 * pair, number, values, kForGridHalo);
-      workspace_.State(0)[2 * pair] = values[0];
-      workspace_.State(0)[2 * pair + 1] = values[1];
+      scan_.State(0)[2 * pair] = values[0];
+      scan_.State(0)[2 * pair + 1] = values[1];
     }
     const RelativeNorms merged = MergeOfWarp(context_, mine);
     if (context_.lane() == 0) kept_.norms[warp_] = merged;
@@ -250,23 +262,21 @@ class GridPass {
   const NewtonArgs& args_;
   const GridPlaces places_;
   GridProgress& kept_;
-  const int blocks_, block_, warp_, row_;
-  const int32_t first_;  // the block's first interval
-  const BlockMemory workspace_;
-  GridScan<W, Context> scan_;
-  const int32_t count_;  // the block's intervals
+  const int blocks_, block_, warp_;  // blocks that have intervals
+  Scan scan_;
+  const int32_t first_, count_;  // the block's intervals
   RelativeNorms* const own_norms_;
 };
 
-// Body of a launch of GridBlocksOf(tree) blocks of kResidentWarps side by side. propagate(kind)
-// takes a block's intervals through their steps, from and to the workspace. `memory`:
-// GridSolveFloats of shared memory, aligned to 16 bytes, of which `propagate` has `propagation`.
-template <int W, class Context, class Propagate>
+// Body of a launch of blocks of kResidentWarps side by side. propagate(kind) takes a block's
+// intervals through their steps, to where the scan finds them. `memory`: GridSolveFloats of shared
+// memory, aligned to 16 bytes, of which `propagate` has `propagation`.
+template <class Scan, class Context, class Propagate>
 DEEPPCR_DEVICE void SolveOverGrid(Context& context, const GridSolveArgs& args, float* memory,
                                   int64_t propagation, const Propagate& propagate) {
-  using Pass = GridPass<W, Context>;
-  GridProgress& kept =
-      *reinterpret_cast<GridProgress*>(memory + GridSharedFloats(args.newton.tree, W, propagation));
+  using Pass = GridPass<Scan>;
+  GridProgress& kept = *reinterpret_cast<GridProgress*>(
+      memory + GridSharedFloats(Scan::Floats(args.newton), propagation));
   Pass(context, args, memory, kept).Start();
   while (!Pass(context, args, memory, kept).HasStopped()) {
     propagate(Pass(context, args, memory, kept).Kind());

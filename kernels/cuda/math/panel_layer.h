@@ -212,6 +212,34 @@ class ResidentPanels {
   const float* const weights_;
 };
 
+// The same of layers with kGroups groups, of which all are loaded before the first product.
+template <int kGroups>
+struct WholeRows {
+  template <int P, class Context>
+  class Panels {
+   public:
+    DEEPPCR_DEVICE Panels(Context& context, const PanelLayer& layer, int panel)
+        : context_(context),
+          weights_(layer.weights + (panel * kGroups * kWarpSize + context.lane()) * 4) {}
+    template <class F>
+    DEEPPCR_DEVICE void ForGroups(const F& f) const {
+      float w[kGroups][P][4];
+      DEEPPCR_UNROLL
+      for (int j = 0; j < kGroups; ++j) {
+        DEEPPCR_UNROLL
+        for (int p = 0; p < P; ++p)
+          context_.LoadFour(weights_ + (p * kGroups + j) * kWarpSize * 4, w[j][p]);
+      }
+      DEEPPCR_UNROLL
+      for (int j = 0; j < kGroups; ++j) f(j, w[j]);
+    }
+
+   private:
+    Context& context_;
+    const float* const weights_;
+  };
+};
+
 // Weights of a lane in a panel, in registers once Hold has put them there.
 template <int kGroups>
 class HeldPanel {

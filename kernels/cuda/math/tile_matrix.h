@@ -4,37 +4,17 @@
 
 // Products of matrices [W, W] on the tensor cores, by a warp, as exact as those of floats.
 //
-// mma.m16n8k8 (runtime/device_context.h) multiplies TF32 numbers, which keep 11 of the 24 bits of a
-// float, and adds up floats. A factor is split into two of them, x = large + rest, and
-// large large + large rest + rest large leaves out what is below 2^-21 of the product: near the
-// identity, products of numbers rounded once would hide how matrices grow (runtime/gemm.h). The
-// rest of a number below 2^-114 is a denormal, and loses bits: beside numbers of 1e35 that
-// may cost passes.
+// mma.m16n8k8 (runtime/device_context.h) multiplies TF32 numbers and adds up floats; every factor
+// is two of them (split_floats.h).
 //
 // A warp holds X transposed in the accumulators of mma, and takes X to L X as X^T L^T: with the
 // columns of X^T numbered so that lane % 4 = t stands for columns 2 t and 2 t + 1, an accumulator
 // is where the next product wants its factor, and L^T is pairs of neighbours in a row of L.
 
+#include "kernels/cuda/math/split_floats.h"
 #include "kernels/cuda/runtime/device_code.h"
 
 namespace deeppcr::cuda {
-
-// Floats as two TF32 numbers each: the nearest one, and the rest cut off. The instruction that
-// rounds to TF32 is four instructions, two of them for infinities, which have a NaN as their rest
-// here.
-template <int N>
-struct SplitFloats {
-  float large[N], rest[N];
-
-  template <class Context>
-  DEEPPCR_DEVICE SplitFloats(Context&, const float (&x)[N]) {
-    DEEPPCR_UNROLL
-    for (int i = 0; i < N; ++i) {
-      large[i] = Context::RoundToTf32(x[i]);
-      rest[i] = Context::CutToTf32(x[i] - large[i]);
-    }
-  }
-};
 
 // Pairs of neighbours in the rows of a [W, W], as LeftProduct takes them.
 template <int W>

@@ -86,6 +86,9 @@ class CudaStream final : public Stream {
   void Launch(const ResidentSolveArgs& args) override {
     if (Begin()) Note("Newton solver", LaunchBlocks(args, stream_));
   }
+  void Launch(const ResidentStackArgs& args) override {
+    if (Begin()) Note("Newton solver", LaunchBlocks(args, stream_));
+  }
   void Launch(const GridStepsArgs<DiffusionView>& args) override {
     if (Begin()) Note("sequential solver", LaunchBlocks(args, stream_));
   }

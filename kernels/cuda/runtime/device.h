@@ -57,6 +57,7 @@ class Stream {
   virtual void Launch(const CoarseArgs<DiffusionView>& args, int num_samples) = 0;
   virtual void Launch(const ResidentArgs& args, int num_members) = 0;
   virtual void Launch(const ResidentSolveArgs& args) = 0;
+  virtual void Launch(const ResidentStackArgs& args) = 0;
   virtual void Launch(const GridStepsArgs<DiffusionView>& args) = 0;
   virtual void Launch(const BlockSequentialArgs<ProgramView>& args, int num_samples) = 0;
   virtual void Launch(const GridStepsArgs<ProgramView>& args) = 0;

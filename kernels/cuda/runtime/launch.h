@@ -23,6 +23,7 @@
 #include "kernels/cuda/stack/backward_args.h"
 #include "kernels/cuda/stack/backward_shape.h"
 #include "kernels/cuda/stack/panel_step.h"
+#include "kernels/cuda/stack/resident_stack_solve.h"
 #include "kernels/cuda/stack/sequential_kernel.h"
 #include "kernels/cuda/tuning.h"
 
@@ -42,6 +43,7 @@ cudaError_t PrepareProgram(int shared_bytes);
 cudaError_t PrepareProgramBackward(int shared_bytes);
 cudaError_t PrepareResident(int shared_bytes);
 cudaError_t PrepareResidentSolve(int shared_bytes);
+cudaError_t PrepareResidentStack(int shared_bytes);
 cudaError_t PrepareWideDenoiser(int shared_bytes);
 
 // All launches are asynchronous and return errors of the launch itself.
@@ -71,6 +73,7 @@ cudaError_t LaunchBlocks(const ResidentArgs& args, int num_members, cudaStream_t
 // Cooperative launches: an error where their blocks would not all run side by side.
 cudaError_t LaunchBlocks(const GridStepsArgs<DiffusionView>& args, cudaStream_t stream);
 cudaError_t LaunchBlocks(const ResidentSolveArgs& args, cudaStream_t stream);
+cudaError_t LaunchBlocks(const ResidentStackArgs& args, cudaStream_t stream);
 cudaError_t LaunchBlocks(const GridStepsArgs<ProgramView>& args, cudaStream_t stream);
 cudaError_t LaunchBlocks(const BlockSequentialArgs<PanelStackView>& args, int num_samples,
                          cudaStream_t stream);

@@ -63,6 +63,7 @@ cudaError_t PrepareKernels() {
   if (error == cudaSuccess) error = PrepareProgramBackward(bytes);
   if (error == cudaSuccess) error = PrepareResident(bytes);
   if (error == cudaSuccess) error = PrepareResidentSolve(bytes);
+  if (error == cudaSuccess) error = PrepareResidentStack(bytes);
   if (error == cudaSuccess) error = PrepareWideDenoiser(bytes);
   return error;
 }

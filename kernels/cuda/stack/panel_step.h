@@ -22,7 +22,9 @@
 namespace deeppcr::cuda {
 
 class PanelLayers;
-template <int S, class Team>
+struct PanelStackView;
+template <int S, class Team, template <int, class> class Panels = StreamedPanels,
+          class Stack = PanelStackView>
 class PanelStackStep;
 
 // z_l = act(W_l z + b_l), or z + scale act(W_l z + b_l), for states padded to W with zeros.
@@ -98,11 +100,19 @@ DEEPPCR_DEVICE PanelLayers PanelStackView::StepsOf(int64_t, int32_t draw) const 
 // The barrier call of a step.
 enum PanelStackSite : int { kAfterStackLayer = 48, kNumPanelStackSites };
 
-template <int S, class Team>
+// A StepRule (warp_step.h) of states of a width, in place of a PanelStackView.
+template <class Rule>
+struct PanelRule : Rule {
+  int32_t width;
+};
+
+// Panels: how a warp reads the weights of its panels (panel_layer.h). Stack: PanelStackView, or a
+// PanelRule where the step is compiled for an activation.
+template <int S, class Team, template <int, class> class Panels, class Stack>
 class PanelStackStep {
  public:
-  DEEPPCR_DEVICE PanelStackStep(const Team& team, const PanelStackView& stack, float* memory,
-                                int rows, bool probes)
+  DEEPPCR_DEVICE PanelStackStep(const Team& team, const Stack& stack, float* memory, int rows,
+                                bool probes)
       : team_(team),
         context_(team.context()),
         stack_(stack),
@@ -116,12 +126,14 @@ class PanelStackStep {
   DEEPPCR_DEVICE float& State(int r, int i) const { return At(state_, r, i); }
   // Writes the diagonal of the Jacobian of the steps to come, [W], to `to`; null: no diagonal.
   DEEPPCR_DEVICE void KeepDiagonal(float* to) { diagonal_ = to; }
+  // Writes the slopes of the activations of the steps to come, [W], to `to`; null: no slopes.
+  DEEPPCR_DEVICE void KeepSlopes(float* to) { slopes_ = to; }
 
   DEEPPCR_DEVICE void Run(const PanelLayers::Layer& step) {
     // Squares of small and of large states would not be floats: those of terms have a common unit.
     unit_ = probes_ > 0 ? PowerOfTwoBelow(LargestOfState()) : 1.0F;
     const PanelVectors vectors = {state_, shape_, rows_, 1.0F / unit_};
-    ForRows<S, Tile, kSquares>(
+    ForRows<S, Tile, kSquares, Panels>(
         team_, step.layer, vectors, [&](int i) { return step.layer.bias[i]; },
         [&](int i, float bias, const auto& p) { FinishRow(step, i, bias, p); });
     team_.Sync(kAfterStackLayer);
@@ -161,7 +173,8 @@ class PanelStackStep {
                                 const PanelSums<N>& p) {
     const float a = p.first + bias;
     const float next = FinishStep(stack_, i, a, State(0, i));
-    const float slope = rows_ > 1 || diagonal_ != nullptr ? SlopeAt(stack_, a) : 0.0F;
+    const bool linearizes = rows_ > 1 || diagonal_ != nullptr || slopes_ != nullptr;
+    const float slope = linearizes ? SlopeAt(stack_, a) : 0.0F;
     const float branch = stack_.residual ? next - State(0, i) : 0.0F;
     const float squared = p.squares * SquaredRoundingOfSum(stack_.state_dim);
     const float length = Length(sqrtf(fminf(squared, kLargestFloat)) * unit_,
@@ -177,6 +190,7 @@ class PanelStackStep {
     const float terms = near.Largest() * length;
     const float size = Length(next, branch, terms);
     const bool real = i < stack_.state_dim;
+    if (slopes_ != nullptr && context_.lane() % kSegments == 0) slopes_[i] = real ? slope : 0.0F;
     if (diagonal_ != nullptr && context_.lane() % kSegments == 0 && p.skipped == 0) {
       const float weight = step.layer.weights[PanelPlace(stack_.width, i, i)];
       diagonal_[i] = real ? fmaf(slope, weight, stack_.residual ? 1.0F : 0.0F) : 0.0F;
@@ -193,12 +207,13 @@ class PanelStackStep {
 
   const Team team_;
   typename Team::Context& context_;
-  const PanelStackView& stack_;
+  const Stack& stack_;
   const int rows_, probes_;
   const VectorShape shape_;
   float *state_, *next_;  // of shape_
   float unit_ = 1.0F;     // of the squares of terms
   float* diagonal_ = nullptr;
+  float* slopes_ = nullptr;
 };
 
 }  // namespace deeppcr::cuda

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/loop/device_loop.h"
 #include "kernels/cuda/loop/pass_loop.h"
+#include "kernels/cuda/loop/solve_places.h"
 #include "kernels/cuda/tuning.h"
 
 namespace deeppcr::cuda {
@@ -56,11 +57,23 @@ class WarpStackRecurrence final : public Recurrence {
   const StackModel& model_;
 };
 
+// Places that solves over the whole GPU need, of so many intervals or fewer: more need more places,
+// but may have no room in shared memory.
+int64_t PlacesOf(const LaunchLimits& device, int width, int64_t intervals) {
+  int64_t most = std::min<int64_t>(intervals, MostHelpedIntervals(device));
+  while (most > 0 && PlanResidentStack(width, most, 1, device).num_intervals == 0) --most;
+  return most == 0 ? 0 : HelpedPlaces::Count(static_cast<int>(most), width);
+}
+
 // Wider dense stacks, and all on GPUs without clusters.
 class PanelStackRecurrence final : public BlockRecurrence<PanelStackView> {
  public:
   PanelStackRecurrence(Workspace& work, const PanelStackModel& model)
-      : BlockRecurrence(work), model_(model) {}
+      : BlockRecurrence(work), model_(model), places_(work) {}
+
+  absl::Status Allocate() override {
+    return places_.Allocate(PlacesOf(work_.limits, work_.width, work_.sizes.intervals));
+  }
 
   const DeviceChain& decode() const override { return model_.decode(); }
   int64_t StepsPerPoll(int32_t) const override {
@@ -75,11 +88,22 @@ class PanelStackRecurrence final : public BlockRecurrence<PanelStackView> {
   void GuessAffine() override { work_.guess = model_.guess(); }
   void LaunchEncode(int32_t num_samples) override { LaunchInputLayers(work_, model_, num_samples); }
 
+  IntervalTree grid_tree(const StoppingPolicy& policy) const override {
+    return MaySolveOverGrid(policy, work_.interval)
+               ? PlanResidentStack(work_.width, work_.intervals, work_.interval, work_.limits)
+               : IntervalTree(0, 1);
+  }
+  void LaunchGridSolve(int64_t, const NewtonArgs& newton) override {
+    work_.stream->Launch(
+        ResidentStackArgs{.stack = model_.view(), .solve = {newton, places_.Next()}});
+  }
+
  private:
   PanelStackView ProcessFrom(int64_t) const override { return model_.view(); }
   int RowsPerStep() const override { return model_.rows_per_step(); }
 
   const PanelStackModel& model_;
+  SolvePlaces places_;
 };
 
 // Sizes without the workspace.
@@ -114,8 +138,18 @@ SpaceSizes SizesOf(const LaunchLimits& device, const PanelStackModel& model,
   if (!limits.iterative) return sizes;
   sizes.workspace_bytes = PassWorkspaceBytes(sizes);
   sizes.loop_bytes = PassLoopBytes(sizes);
+  if (const int64_t places = PlacesOf(device, model.width(), sizes.intervals); places > 0) {
+    sizes.solves_at_once = true;
+    sizes.loop_bytes += places * int64_t{sizeof(uint64_t)} + DeviceLoopBytes(sizes);
+  }
   sizes.product_bytes = kTreeProductBytes;
   return sizes;
+}
+
+bool SolvesAtOnce(const LaunchLimits& device, const PanelStackModel& model,
+                  int64_t shooting_interval) {
+  const int64_t intervals = NumIntervals(model.shape(), shooting_interval);
+  return PlanResidentStack(model.width(), intervals, shooting_interval, device).num_intervals > 0;
 }
 
 std::unique_ptr<Recurrence> NewRecurrence(Workspace& work, const StackModel& model) {

@@ -13,6 +13,9 @@ SpaceSizes SizesOf(const LaunchLimits& device, const StackModel& model, const Sp
 SpaceSizes SizesOf(const LaunchLimits& device, const PanelStackModel& model,
                    const SpaceLimits& limits);
 
+bool SolvesAtOnce(const LaunchLimits& device, const PanelStackModel& model,
+                  int64_t shooting_interval);
+
 // Recurrences of dense stacks: by warps, whose whole solve is one launch, and by blocks. Workspace
 // and model outlive the result.
 std::unique_ptr<Recurrence> NewRecurrence(Workspace& work, const StackModel& model);

@@ -5,7 +5,10 @@ W1: a dense stack, L = 1024, D = 16, relu, C = 8: Newton by a cluster of 16 bloc
     passes that digits-resnet takes (on a CPU, 64 samples).
 W3: the way back through such a stack, C = 8: a cluster of 16 blocks of 8
     warps.
-W6: a dense stack, L = 1024, D = 64, relu, step by step: a block of eight warps.
+W6: a dense stack, L = 1024, D = 64, relu, residual, step by step: a block of eight warps; Newton by 103 blocks
+    of ten layers each, 26 that compose their matrices and one that takes vectors through these, in the passes
+    that the networks of the sweep take (likewise, from the fitted guess). What these do one after another is
+    added up.
 W4: DDPM, L = 1000, D = 16, a residual denoiser of three blocks with H = 128, silu, C = 1: Newton by 125
     blocks of 8 warps, eight intervals each, in the passes that digits-ddpm takes (likewise).
 W5: DDIM, L = 100, D = 16, an adaLN denoiser of three blocks with H = 1024, silu, step by step, by 130
@@ -36,6 +39,7 @@ class Launch:
     times: float = 1  # launches in the workload
     row: tuple = ()  # (key, value) of the row of a GPU's results that is of this launch; () if none is
     blocks: int = 1  # of a launch, a cluster being one
+    beside: bool = False  # what other blocks of the launch before do, for which its blocks wait meanwhile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,6 +195,33 @@ def _grid_solve(full, corrections, confirmations):
                   row=(('kernel', 'resident_solve'),), blocks=125)
 
 
+# A pass of a stack: by blocks that have ten layers each in shared memory, of which four warps take columns
+# through them; helpers, which compose eight nodes; and the block between thirteen groups, of which vectors go
+# through eleven. The rules of a full pass, of a correction, and of a confirmation.
+_OF_STATE, _OF_GROUP, _OF_TOTALS = Trips('l = 0; l < steps', 10), Trips('int i = 1; i < count', 7), Trips('int g = 1; g < last', 11)
+_INTERVAL_PASSES = ((Trips('l = 0; l < steps', 10, call='TakeColumns', warps=4), _OF_STATE),
+                    (Trips(r'l = at\.begin', 10), Trips(r'at < kind\.vectors', 2)), (_OF_STATE,))
+_HELPER_PASSES = ((Trips('i = 0; i < count', 7), _OF_GROUP), (_OF_GROUP,), (_OF_GROUP,))
+_TOTAL_PASSES = ((Trips('i = 0; i < count', 11), _OF_TOTALS), (_OF_TOTALS,), (_OF_TOTALS,))
+_STACK_MEMORY = (('LDG', 'AwaitMatrices', 'l2'), ('LDG', 'AwaitAllNumbered|AwaitNumbered', 'exchange'))
+_OF_INTERVAL = ('Lead<', 'TakeThroughGroups<')
+_OF_HELPERS = (r'propagate\(', r'stack\.Propagate', r'Give\(kind', 'Enter<', 'GiveOutcome', 'UpdateAs<', 'PlaceGuess', 'CopyLayers', 'KeepStates', 'AfterLinearPass', r'Advance\(kind', r'AwaitAllNumbered\(pairs', r'AwaitNumbered\(halo')
+_ONE = (r'vectors\(\) == 1 \?',)
+_NO_PRODUCTS = (r'if \(composes\) Compose',)
+_RESIDUAL_STACK = (r': f\(StepRule<ActivationType, false',)
+_STACK_FULL = Route(_RESIDUAL_STACK + (r'TakeWithProbes\(rule', r'FactorsAre::kSplit>\(steps', r'Return\(next', 'confirms', 'AfterConfirmation'), _ONE)
+_STACK_CORRECTION = Route(_RESIDUAL_STACK + (r'Multiply\(weights', r'RowOf\(', r'FinishStep\(rule, row', r'TakeColumns<', 'AwaitMatrices', r'Return\(next', 'confirms', 'AfterConfirmation'), _NO_PRODUCTS)
+_STACK_CONFIRMATION = Route(_RESIDUAL_STACK + (r'TakeWithProbes\(rule', r'TakeColumns<', 'SlopeAt', 'AwaitMatrices', 'AfterNewtonPass'), _ONE + _NO_PRODUCTS)
+
+
+def _stack_solve(part, avoid, rules, others=(), beside=False):
+    passes = ((2, _STACK_FULL), (1, _STACK_CORRECTION), (2, _STACK_CONFIRMATION))
+    return Launch(part, ('resident_stack_solve.cu',), 'ResidentStackKernel', 'Relu', 8,
+                  tuple(Trips(_GRID_PASSES, times, route=route + Route(avoid), inner=inner)
+                        for (times, route), inner in zip(passes, rules)) + others,
+                  _STACK_MEMORY, Route(avoid + ('LoadVolatile',)), blocks=130, beside=beside)
+
+
 def _rest(part, route, times, vectors):
     return Launch(part, ('newton_kernel.cu',), 'NewtonKernelILi16ELNS1_6KernelE5', 'Silu', 16,
                   _w4_tree(vectors), _W4_MEMORY, route + Route((r'if \(!ahead\)', 'PlaceGuess', 'FormPrefixes', 'EnterByPrefix')), times)
@@ -240,6 +271,13 @@ WORKLOADS = (
                (Trips(r'left = args_\.end', 128),),
                row=(('kernel', 'panel_sequential'), ('workload', 'W6'), ('state_dim', 64))),),
         others=2, per=1024, hot=(('eight layers', Trips(r'left = args_\.end', 1)),)),
+    Workload('W6 Newton', 'C = 10: 2 full passes, 1 correction and 2 confirmations in one launch', (
+        _stack_solve('solve', _OF_INTERVAL, _INTERVAL_PASSES, (Trips(r'i < floats; i \+= 4', 40, call='weights_'), Trips(r'i < floats; i \+= 4', 1))),
+        _stack_solve('helper of a group', _OF_HELPERS + ('TakeThroughGroups<',), _HELPER_PASSES, beside=True),
+        _stack_solve('block between groups', _OF_HELPERS + ('Lead<',), _TOTAL_PASSES, beside=True)), others=2,
+        hot=(('layer of probes', Trips(r'l = at\.begin', 1)), ('layer of tangents', Trips('l = 0; l < steps', 1, call='TakeColumns')),
+             ('layer of a state', Trips('l = 0; l < steps', 1)),
+             ('node of a group', Trips('int i = 1; i < count', 1)), ('group on the way', Trips('int g = 1; g < last', 1)))),
     Workload('W3 backward', 'C = 8: the scan with all deltas, then the gradients of parameters', (
         Launch('scan', ('backward_kernel.cu',), 'BackwardScanKernelILi16ELb0', 'Relu', 8, _W3, _W3_MEMORY, Route((r', column\);', 'at / count_', r'column \+ warps_'), (r'if \(l < begin\) return g;',)),
                row=(('kernel', 'backward_scan'), ('shooting_interval', 8), ('warps', 8))),
@@ -308,6 +346,9 @@ CEILINGS = (
     Ceiling('W1 Newton', '', 'spill', 0),
     Ceiling('W6 sequential', '', 'spill', 0),
     Ceiling('W6 sequential', r'left = args_\.end', 'LDS.128', 8 * 8),  # weights and states
+    Ceiling('W6 Newton', _GRID_PASSES, 'spill', 15),  # of what a thread keeps over a pass of some 60,000 cycles
+    Ceiling('W6 Newton', r'l < steps|int i = 1; i < count|int g = 1', 'spill', 0),
+    Ceiling('W6 Newton', '', 'fence', 0),
     Ceiling('W3 backward', '', 'spill', 0),
     Ceiling('W3 backward', r'l = begin \+ 1', 'LDG.64', 8),
     Ceiling('W4 sequential', '', 'spill', 20),  # weights that a thread holds from step to step

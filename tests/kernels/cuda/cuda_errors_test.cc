@@ -48,21 +48,20 @@ TEST(CudaErrorsTest, ALostDeviceIsAnErrorOfWideDenoisersToo) {
 
 // A space takes no more than the bytes that SpaceBytes named.
 TEST(CudaErrorsTest, SpacesFitIntoTheBytesTheyNamed) {
-  const RandomSystem narrow({.num_steps = 300, .state_dim = 4}), wide({.state_dim = 40});
+  const RandomSystem narrow({.num_steps = 300, .state_dim = 4}), wide({.state_dim = 40}),
+      at_once({.num_steps = 300, .state_dim = 64});
   const RandomDiffusion diffusion({.state_dim = 5}), wide_diffusion({.state_dim = 40});
   const RandomDiffusion denoiser({.state_dim = 5, .hidden_dim = 250}),
       both_wide({.kind = DenoiserKind::kAdaLnMlp, .state_dim = 40, .hidden_dim = 250});
   const RandomDiffusion conditioned(AdaLnWithDecoder(30, 1)),
       carries({.state_dim = 20, .form = {.carries = true, .noise_scale = NoiseScale::kLearned}});
   const program::Program program = *program::ProgramOfDenoiser(conditioned.spec());
-  const std::vector<SystemSpec> specs = {narrow.spec(),
-                                         wide.spec(),
-                                         diffusion.spec(),
-                                         wide_diffusion.spec(),
-                                         denoiser.spec(),
-                                         both_wide.spec(),
-                                         program::WithProgram(conditioned.spec(), program),
-                                         carries.spec()};
+  const std::vector<SystemSpec> specs = {
+      narrow.spec(),         wide.spec(),
+      at_once.spec(),        diffusion.spec(),
+      wide_diffusion.spec(), denoiser.spec(),
+      both_wide.spec(),      program::WithProgram(conditioned.spec(), program),
+      carries.spec()};
   for (const SystemSpec& spec : specs) {
     const auto roomy = cuda::NewCudaBackend(NewSimtDevice({}));
     const auto measured = *roomy->NewSystem(spec);

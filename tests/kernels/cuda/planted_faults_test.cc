@@ -30,6 +30,7 @@ enum class Model : uint8_t {
   kNarrow,            // a dense stack that warps step through
   kBackwards,         // one that they go back through
   kWide,              // one that blocks step through
+  kWideOverGrid,      // one that all blocks of a GPU solve in one launch
   kResidual,          // a residual denoiser that holds its weights, solved pass by pass
   kResidualOverGrid,  // one that all blocks of a GPU solve in one launch
   kAdaLn,             // an adaLN denoiser with conditions and a decoder
@@ -42,14 +43,15 @@ enum class Model : uint8_t {
   kLayersBackwards,   // a dense stack that does
 };
 constexpr Model kModels[] = {
-    Model::kNarrow,           Model::kBackwards,   Model::kWide,      Model::kResidual,
-    Model::kResidualOverGrid, Model::kAdaLn,       Model::kWideAdaLn, Model::kWideTeams,
-    Model::kProgram,          Model::kWideProgram, Model::kLayers,    Model::kProgramBackwards,
-    Model::kLayersBackwards};
+    Model::kNarrow,           Model::kBackwards,        Model::kWide,        Model::kWideOverGrid,
+    Model::kResidual,         Model::kResidualOverGrid, Model::kAdaLn,       Model::kWideAdaLn,
+    Model::kWideTeams,        Model::kProgram,          Model::kWideProgram, Model::kLayers,
+    Model::kProgramBackwards, Model::kLayersBackwards};
 
-absl::Status CheckStack(const StackOptions& options, int32_t interval) {
+absl::Status CheckStack(const StackOptions& options, int32_t interval,
+                        const simt::DeviceOptions& device = {}) {
   const RandomSystem system(options);
-  return SelfCheckRig(system.spec(), cuda::NewCudaBackend(simt::NewSimtDevice({})),
+  return SelfCheckRig(system.spec(), cuda::NewCudaBackend(simt::NewSimtDevice(device)),
                       *cpu::NewCpuBackend(), interval, kMaxBatch)
       .Check();
 }
@@ -126,6 +128,9 @@ absl::Status Check(Model model) {
     case Model::kWide:
       return CheckStack(
           {.num_steps = 10, .state_dim = 44, .residual = true, .gain = 0.7, .output_dim = 3}, 2);
+    case Model::kWideOverGrid:  // four groups of nodes
+      return CheckStack({.num_steps = 56, .state_dim = 60, .residual = true, .gain = 0.7}, 2,
+                        GridOf(37));
     case Model::kResidual:
       return CheckProcess(ResidualDdpm(9, 3), 3, GridOf(0));
     case Model::kResidualOverGrid:
@@ -215,6 +220,15 @@ constexpr PlantedCase kPlantedCases[] = {
     {Planted::kPanelOneRowOff, "PanelOneRowOff", Model::kWide, "a step of sample 0 is off by"},
     {Planted::kAmplificationOfLastColumns, "AmplificationOfLastColumns", Model::kWide,
      "newton estimates the error of the outputs"},
+    {Planted::kHelpedVectorsOfGroupAlone, "HelpedVectorsOfGroupAlone", Model::kWideOverGrid,
+     "newton"},
+    {Planted::kHelpedTotalsOfFirstGroup, "HelpedTotalsOfFirstGroup", Model::kWideOverGrid,
+     "newton"},
+    {Planted::kHelpedColumnsOfFirstShare, "HelpedColumnsOfFirstShare", Model::kWideOverGrid,
+     "newton"},
+    {Planted::kResidentStackSlopesOfFirstLayer, "ResidentStackSlopesOfFirstLayer",
+     Model::kWideOverGrid, "newton"},
+    {Planted::kResidentStackLayerTwice, "ResidentStackLayerTwice", Model::kWideOverGrid, "newton"},
     {Planted::kOutputsWithoutBarrier, "OutputsWithoutBarrier", Model::kAdaLn,
      "overflows, and does not on the other"},
     {Planted::kSiluOfNegatives, "SiluOfNegatives", Model::kResidual,

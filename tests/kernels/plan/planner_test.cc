@@ -125,6 +125,40 @@ TEST(BestOfTest, EqualWorkIsDecidedByStages) {
   EXPECT_EQ(BestOf({}, rates), nullptr);
 }
 
+// Of equal work, what a device does without the host, however many stages that takes.
+TEST(BestOfTest, EqualWorkAtOnceComesFirst) {
+  const CostRates rates = {.flops_per_second = 1, .seconds_per_stage = 0};
+  std::vector<Trial> trials = {MadeOf(16, 100, 200), MadeOf(10, 0.99 * 100 * kEqualWork, 300)};
+  trials[1].at_once = true;
+  EXPECT_EQ(BestOf(trials, rates), &trials[1]);
+  trials[1].cost.flops = 1.01 * 100 * kEqualWork;
+  EXPECT_EQ(BestOf(trials, rates), &trials[0]);
+}
+
+// Where a backend solves at once with none of the usual C, the least C with which it does is tried,
+// by the solver that it is said of.
+TEST(PlannerTest, TriesAnIntervalThatSolvesAtOnce) {
+  const RandomSystem system({.num_steps = 256, .state_dim = 4, .residual = true});
+  const SolverRig rig(BackendCases().front().create(), system.spec());
+  const auto intervals = [&](std::string_view solver, auto solves_at_once) {
+    PlannerOptions options = {.seconds_of_timing = 0};
+    options.solves_at_once = solves_at_once;
+    const Plan plan = MeasurePlan(rig.runner(), SyntheticInputs(64, 4), options).value();
+    std::vector<int64_t> found;
+    for (const PlanChoice& choice : plan.choices)
+      if (choice.solver == solver) found.push_back(choice.shooting_interval);
+    return found;
+  };
+  const std::vector<int64_t> usual = intervals("newton", nullptr);
+  ASSERT_EQ(usual.size(), 1U);
+  EXPECT_EQ(intervals("newton", [](int64_t c) { return c == 10 || c == 11; }),
+            std::vector<int64_t>{10});
+  EXPECT_EQ(intervals("newton", [](int64_t c) { return c == 4 || c == 10; }),
+            std::vector<int64_t>{4});
+  EXPECT_EQ(intervals("newton", [](int64_t c) { return c > 128; }), usual);  // too few intervals
+  EXPECT_EQ(intervals("jacobi", [](int64_t c) { return c == 10; }), intervals("jacobi", nullptr));
+}
+
 // A trial that takes more stages than there are steps comes last: only requests that name its
 // solver run it.
 TEST(BestOfTest, WithinTheStepsComesFirst) {

@@ -54,7 +54,7 @@ class ScalarPasses {
   }
 
  private:
-  IterationPasses& passes() { return *std::get<IterationPasses*>(space_->iteration()); }
+  IterationPasses& passes() { return *std::get<IterationPasses*>(space_->iteration({})); }
 
   const std::vector<float> weights_, biases_;
   std::unique_ptr<Backend> backend_;

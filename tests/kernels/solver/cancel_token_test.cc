@@ -87,7 +87,7 @@ TEST(CancelTokenTest, APassOfASampleWhoseTokenHasFiredIsLeftUndone) {
       for (const CancelToken* token : {&idle, static_cast<const CancelToken*>(&fired)}) {
         space->Encode(0, {.inputs = inputs.data(), .token = token});
         space->GuessConstant(0);
-        auto* passes = std::get<IterationPasses*>(space->iteration());
+        auto* passes = std::get<IterationPasses*>(space->iteration({}));
         passes->Propagate(members, {});
         EXPECT_EQ(passes->interrupted(0), token == &fired) << backend.name;
       }

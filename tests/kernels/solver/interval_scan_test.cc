@@ -153,7 +153,7 @@ class LinearSolveTest : public ::testing::TestWithParam<std::tuple<size_t, int64
     space_->SetShootingInterval(interval);
     ASSERT_EQ(space_->num_intervals(), intervals());
     space_->GuessConstant(0);
-    passes_ = std::get<IterationPasses*>(space_->iteration());
+    passes_ = std::get<IterationPasses*>(space_->iteration({}));
     passes_->Begin(1);
     const std::vector<double> z0 =
         reference::Encode(spec, std::vector<double>(inputs.begin(), inputs.end()));

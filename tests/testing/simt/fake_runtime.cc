@@ -262,6 +262,7 @@ cudaError_t LaunchBlocks(const ResidentArgs& args, int num_members, cudaStream_t
   return Run(args, num_members);
 }
 cudaError_t LaunchBlocks(const ResidentSolveArgs& args, cudaStream_t) { return Run(args); }
+cudaError_t LaunchBlocks(const ResidentStackArgs& args, cudaStream_t) { return Run(args); }
 cudaError_t LaunchBlocks(const GridStepsArgs<DiffusionView>& args, cudaStream_t) {
   return Run(args);
 }

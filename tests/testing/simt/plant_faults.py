@@ -152,8 +152,17 @@ FAULTS = {
         "GridScanOfGroupBefore": ("const float own = context.lane() < W ? |vector[kNumColumns * W + row]", "vector[row]"),
         "GridScanWithoutIntervals": ("? before_[v] + |Multiply<W>(context_, prefix_, d)", "d"),
     },
+    "loop/helped_scan.h": {
+        "HelpedVectorsOfGroupAlone": ("Multiply<N>(QuarterOf(MatrixBefore()), |Entry(0)", "Entry(0) + ShapeOf<N>().quarter()"),
+        "HelpedTotalsOfFirstGroup": ("own = QuarterOf(Total(|g + 1 < last ? g + 1 : g", "1"),
+        "HelpedColumnsOfFirstShare": ("const int column = ColumnAt(at) - |share * kShare", "0"),
+    },
     "loop/grid_solve.h": {
         "GridStateOfFirstBlock": ("places_.Outcome(pass, |block_ - 1", "0"),
+    },
+    "stack/resident_stack.h": {
+        "ResidentStackSlopesOfFirstLayer": ("const float* const slopes = |slopes_ + l * W", "slopes_"),
+        "ResidentStackLayerTwice": ("weights = RowOf(|l + 1 < steps ? l + 1 : l", "l"),
     },
     "diffusion/resident_block.h": {
         "ResidentTapeOfFirstInterval": (
@@ -168,7 +177,7 @@ FAULTS = {
         "ResidentProbesStayZero": ("propagated[place] = residual[place] = |i < d_.state_dim", "false"),
     },
     "math/tangent_tiles.h": {
-        "TileOfOtherRows": ("context.LoadFour(weights + |place(2 * (tile + p))", "place((tile + p) / 2 * 4)"),
+        "TileOfOtherRows": ("context.LoadFour(weights + |place(2 * p)", "place(p / 2 * 4)"),
     },
     "program/element_step.h": {
         "ProgramSlopesOfSecondOperand": ("program::MovedBy(|slopes.first", "slopes.second"),

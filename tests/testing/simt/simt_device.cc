@@ -108,6 +108,12 @@ class SimtStream final : public cuda::Stream {
       Run(shape, [&](Thread& t) { cuda::SolveResident<width.value, hidden.value>(t, args); });
     });
   }
+  void Launch(const cuda::ResidentStackArgs& args) override {
+    const LaunchShape shape = {.num_blocks = args.num_blocks(),
+                               .num_threads = cuda::kResidentWarps * kWarpSize,
+                               .shared_bytes = cuda::ResidentStackBytes(args)};
+    Run(shape, [&](Thread& t) { cuda::SolveResidentStack<cuda::kResidentStackWidth>(t, args); });
+  }
   void Launch(const cuda::GridStepsArgs<cuda::DiffusionView>& args) override {
     Run(ShapeOverGrid(args), [&](Thread& t) { cuda::SolveOverGrid(t, args); });
   }

@@ -206,7 +206,7 @@ TEST_P(DiffusionIntervalsTest, ASpaceIteratesToTheSequentialStates) {
   EXPECT_EQ(space->Advance(1, 0, 40, &to), 40);
   space->SetShootingInterval(4);
   EXPECT_EQ(space->GuessCoarse(0).stages, 14);
-  auto* passes = std::get<IterationPasses*>(space->iteration());
+  auto* passes = std::get<IterationPasses*>(space->iteration({}));
   passes->Begin(1);
   const std::vector<int32_t> samples = {0};
   const IterationKind iteration = {.probes = true};
