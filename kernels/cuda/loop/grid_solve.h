@@ -27,7 +27,7 @@
 namespace deeppcr::cuda {
 
 struct GridSolveArgs {
-  NewtonArgs newton;  // of one sample; the tree is a GridTree
+  NewtonArgs newton;  // of one sample; the tree is what the Scan takes
   GridPlaces places;
 };
 

@@ -111,21 +111,24 @@ TEST(ResidentStackSolveTest, EveryUpdateMakesOneMoreIntervalExact) {
   }
 }
 
-TEST(ResidentStackSolveTest, BitsAreThoseOfASampleAlone) {
-  const RandomSystem system(Residual(21, 64));
-  const SolverRig rig = RigOn(GridOf(BlocksOf(11)), system);
-  const ResolvedOptions options = OptionsFor("newton", 21, 2, 1e-4);
-  const std::vector<float> inputs = system.Inputs(5, 7);
+// Solves `samples` together, then some of them alone: each has the same states and estimate.
+void ExpectBitsOfSamplesAlone(const StackOptions& stack, int64_t interval, int32_t intervals,
+                              int64_t samples, const std::vector<int64_t>& alone) {
+  const RandomSystem system(stack);
+  const SolverRig rig = RigOn(GridOf(BlocksOf(intervals)), system);
+  const ResolvedOptions options = OptionsFor("newton", stack.num_steps, interval, 1e-4);
+  const std::vector<float> inputs = system.Inputs(samples, 7);
   const Solved together = rig.Solve(options, inputs);
-  for (int round = 0; round < 2; ++round) {
-    for (int64_t s = 0; s < 5; ++s) {
-      const Solved alone =
-          rig.Solve(options, {inputs.begin() + s * 64, inputs.begin() + (s + 1) * 64});
-      const auto begin = together.trajectory.begin() + s * 22 * 64;
-      EXPECT_TRUE(std::equal(alone.trajectory.begin(), alone.trajectory.end(), begin)) << s;
-      EXPECT_EQ(alone.reports[0].error_estimate, together.reports[s].error_estimate);
-    }
+  for (const int64_t s : alone) {
+    const auto input = inputs.begin() + s * stack.state_dim;
+    const Solved one = rig.Solve(options, {input, input + stack.state_dim});
+    const auto states = together.trajectory.begin() + s * (stack.num_steps + 1) * stack.state_dim;
+    EXPECT_TRUE(std::equal(one.trajectory.begin(), one.trajectory.end(), states)) << s;
+    EXPECT_EQ(one.reports[0].error_estimate, together.reports[s].error_estimate) << s;
   }
+}
+TEST(ResidentStackSolveTest, BitsAreThoseOfASampleAlone) {
+  ExpectBitsOfSamplesAlone(Residual(21, 64), 2, 11, 5, {0, 1, 2, 3, 4, 0, 1, 2, 3, 4});
 }
 
 // Other solvers, what has too many numbers of passes, and what a GPU has too few blocks or too
@@ -204,18 +207,7 @@ TEST(ResidentStackSolveTest, MatricesThatOverflowMakeNoWrongAnswer) {
 
 // More samples than are launched before the host looks.
 TEST(ResidentStackSolveTest, ManySamplesHaveTheirOwnBits) {
-  const RandomSystem system(Relu(6, 50));
-  const SolverRig rig = RigOn(GridOf(BlocksOf(3)), system);
-  const ResolvedOptions options = OptionsFor("newton", 6, 2, 1e-4);
-  const std::vector<float> inputs = system.Inputs(9, 7);
-  const Solved together = rig.Solve(options, inputs);
-  for (const int64_t s : {0, 7, 8}) {
-    const Solved alone =
-        rig.Solve(options, {inputs.begin() + s * 50, inputs.begin() + (s + 1) * 50});
-    EXPECT_TRUE(std::equal(alone.trajectory.begin(), alone.trajectory.end(),
-                           together.trajectory.begin() + s * 7 * 50))
-        << s;
-  }
+  ExpectBitsOfSamplesAlone(Relu(6, 50), 2, 3, 9, {0, 7, 8});
 }
 
 // A guess that is the answer takes one update, of each sample its own.
